@@ -64,7 +64,8 @@ JUDGED_STEPS = Metric(
 )  # fmt: skip
 SKIPPED_STEPS = Metric(
     "dfx_ledger_skipped_steps", "counter", "", PER_NODE,
-    "Steps that could not be compared: records were lost, or a process came or went.", "derived",
+    "Steps that could not be compared: records were lost, or a process started or ended.",
+    "derived",
 )  # fmt: skip
 INCOMPLETE = Metric(
     "dfx_ledger_incomplete_crossings", "counter", "", PER_NODE,

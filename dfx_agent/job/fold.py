@@ -103,7 +103,7 @@ class JobFold:
 
     def _remove(self, process: ProcessId) -> None:
         """It ended long ago, and nobody has its place."""
-        self.judge.ledger.let_go(process, ())
+        self.judge.ledger.remove_process(process, ())
         self.curves.let_go(process)
         if process.role in self.steps:
             self.steps[process.role].remove(process.label)

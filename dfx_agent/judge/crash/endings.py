@@ -1,7 +1,7 @@
-"""How a process ended: a crash, told to end, or no crash at all; and in which words.
+"""Classifies how a process ended: by a crash, on request, or normally.
 
-By the exit status where the kernel tells it. Where it does not, a segment that was not closed is a
-death, except of a child that its parent forked for something of its own and outlives.
+The exit status decides if the kernel reports it. Otherwise a segment that was not closed means that
+the process died, unless it is a child process that its parent outlives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dfx_agent.facts.rank import Failure, RankFacts
 from dfx_agent.judge.words import ranks_text
 
 _MAX_ERROR = 120
-# what gloo, NCCL and the store of a process group raise in a rank whose peer is gone
+# errors of gloo, NCCL and the store of a process group after a peer has ended
 _LOSS_OF_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|closed by peer"
     r"|remote process (has )?exited|communicator was aborted|nccl ?remote|ncclRemoteError"
@@ -22,12 +22,12 @@ _LOSS_OF_PEER = re.compile(
     r"|heartbeat|tcpstore|watchdog|timed out waiting",
     re.IGNORECASE,
 )
-# from closing its records to the end of its process, which alone tells the exit code
+# longest time between closing the records and the end of the process
 ENDING_SECONDS = 120.0
 
 DIED, OUT_OF_MEMORY = "died", "out of memory"
 
-# what no parent sends to a child that it is done with
+# signals that a parent never sends to end a child
 _FAULTS = {
     signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS,
     signal.SIGTRAP,
@@ -35,7 +35,7 @@ _FAULTS = {
 
 
 def has_crashed(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
-    """Whether it is gone and should not be; ``ranks`` are all of its role."""
+    """Whether the process has ended unexpectedly. ``ranks``: all ranks of its role."""
     status = rank.exit_status
     if rank.is_living or rank.was_ended_by_ray:
         return False
@@ -50,14 +50,14 @@ def has_crashed(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
 
 
 def has_raised(rank: RankFacts) -> bool:
-    """Whether an exception is its end, also while it shuts down, or if it was terminated then."""
+    """Whether an exception ended the rank, even if it is shutting down or was terminated then."""
     status = rank.exit_status
     is_open = status is None or status.was_asked_for or bool(status.code)
     return rank.failure is not None and is_open
 
 
 def is_own_child(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
-    """Whether a rank that lives on made it, and it never took part in torch.distributed."""
+    """Whether it is a child of a living rank and never took part in torch.distributed."""
     has_peers = rank.has_groups or rank.reached
     return not has_peers and any(
         other.is_living and other.node == rank.node and other.pid == rank.parent_pid
@@ -66,14 +66,15 @@ def is_own_child(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
 
 
 def cause_of(rank: RankFacts) -> str:
+    """Cause of a crash verdict on this rank."""
     return OUT_OF_MEMORY if rank.was_oom_killed else DIED
 
 
 def endings_text(ranks: Sequence[RankFacts]) -> str:
-    """The different ones of several ranks, as what is said of all of them."""
+    """How several ranks ended, each way once, as the predicate of a sentence."""
     texts = dict.fromkeys(map(ending_text, ranks))
     if any(text.startswith("failed with") for text in texts):
-        texts.pop("failed", None)  # said of ranks with an unknown exit code
+        texts.pop("failed", None)  # the text for an unknown exit code
     text = "; ".join(texts)
     return re.sub(r"\bwas killed", "were killed", text) if len(ranks) > 1 else text
 
@@ -95,18 +96,18 @@ def ending_text(rank: RankFacts) -> str:
 
 
 def failure_of(rank: RankFacts) -> Failure | None:
-    """The exception that ended the process, if its end is that of an exception."""
+    """The exception that ended the process; None if none did."""
     return rank.failure if has_raised(rank) else None
 
 
 def lost_peer(rank: RankFacts) -> bool:
-    """Whether it failed since another rank was gone: it was not the first."""
+    """Whether the rank failed because it lost the connection to a peer."""
     failure = failure_of(rank)
     return failure is not None and bool(_LOSS_OF_PEER.search(f"{failure.type} {failure.message}"))
 
 
 def own_failure(rank: RankFacts) -> Failure | None:
-    """An exception that is not the loss of a peer."""
+    """The exception of the rank unless it is the loss of a peer."""
     return None if lost_peer(rank) else failure_of(rank)
 
 
@@ -122,10 +123,12 @@ def place_text(failure: Failure) -> str:
     return f"{failure.file.rpartition('/')[2] or '?'}:{failure.line}"
 
 
-def line_of(rank: RankFacts) -> list[str]:
-    """Evidence: what it raised, with the whole path, and what a thread of it raised before."""
+def failure_lines(rank: RankFacts) -> list[str]:
+    """Evidence: the exceptions of a rank and of its threads, with full paths."""
     failures = [failure for failure in (failure_of(rank), rank.thread_failure) if failure]
-    return [f"{ranks_text([rank])}{_thread(f)}: {_full_text(f)}" for f in failures]
+    return [
+        f"{ranks_text([rank])}{_thread(failure)}: {_full_text(failure)}" for failure in failures
+    ]
 
 
 def _thread(failure: Failure) -> str:

@@ -1,9 +1,9 @@
-"""Who went first of those that died, and who only went with them.
+"""Finds the rank that died first, and ranks that died only because of it.
 
-A death lies between two instants: when the rank was last known to go on (it was seen alive, or it
-raised an exception), and when it was missed. Deaths that overlap are put in order by how they
-ended: nobody is killed for a peer's exception, but an exception is what the loss of a peer raises.
-When a death was noticed says nothing about the order.
+The time of a death is known as an interval. It begins when the rank was last known to be alive (or
+raised an exception), and ends when the process was found missing. If intervals overlap, the kind of
+end decides: a kill comes before exceptions, because the loss of a peer raises exceptions. The time
+at which a death was noticed says nothing about the order.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dfx_agent.judge.crash.endings import OUT_OF_MEMORY, cause_of, has_raised, o
 _CLOCKS_NS = 500 * 10**6
 
 
-def first_of(died: Sequence[RankFacts]) -> list[RankFacts]:
-    """Those whom nobody is known to precede; at least one is given."""
+def first_to_die(died: Sequence[RankFacts]) -> list[RankFacts]:
+    """Ranks that may have died first. ``died`` must not be empty."""
     earliest = min(died, key=_missed_ns)
     together = [rank for rank in died if _alive_ns(rank) <= _missed_ns(earliest)]
     if len(together) == 1:
@@ -29,12 +29,12 @@ def first_of(died: Sequence[RankFacts]) -> list[RankFacts]:
     return together
 
 
-def was_taken_along(rank: RankFacts, died: Sequence[RankFacts]) -> bool:
+def was_ended_by_launcher(rank: RankFacts, died: Sequence[RankFacts]) -> bool:
     """Whether a launcher ended this rank because another rank had died before.
 
-    A launcher sends SIGTERM to all ranks at once and SIGKILL seconds later to those that still run.
-    A rank that died by SIGKILL therefore followed only if it was seen alive after a peer had ended
-    by SIGTERM; when its death was noticed says nothing.
+    A launcher sends SIGTERM to all ranks at once, and SIGKILL seconds later to those still running.
+    Therefore a rank that died by SIGKILL was ended by the launcher only if it was alive after a
+    peer had ended by SIGTERM.
     """
     status = rank.exit_status
     if status is None or cause_of(rank) == OUT_OF_MEMORY:
@@ -46,17 +46,21 @@ def was_taken_along(rank: RankFacts, died: Sequence[RankFacts]) -> bool:
 
 
 def was_asked(rank: RankFacts) -> bool:
-    """Whether it ended by SIGTERM or the like, and by no exception before that."""
+    """Whether the rank ended by SIGTERM or a similar signal, without an exception before."""
     return _terminated(rank) and not has_raised(rank)
 
 
 def missed_groups(left: RankFacts, other: RankFacts) -> list[str]:
-    """Groups of both in which the other one went further."""
-    return [g for g, n in left.reached.items() if other.reached.get(g, n) > n]
+    """Common process groups in which ``other`` has reached a higher sequence number."""
+    return [
+        group
+        for group, sequence in left.reached.items()
+        if other.reached.get(group, sequence) > sequence
+    ]
 
 
 def _could_cause(other: RankFacts, rank: RankFacts) -> bool:
-    """Whether a launcher may have told ``rank`` to end since it saw ``other`` end."""
+    """Whether a launcher may have ended ``rank`` because ``other`` had ended."""
     if _missed_ns(other) < _alive_ns(rank):
         return True
     ended_after_ns = max(other.there_ns or 0, _alive_ns(other))
@@ -64,22 +68,26 @@ def _could_cause(other: RankFacts, rank: RankFacts) -> bool:
 
 
 def _killed(ranks: Sequence[RankFacts]) -> list[RankFacts]:
-    """By a signal that neither a library sends to its own process nor a launcher to all ranks."""
-    return [r for r in ranks if _signal(r) not in {None, signal.SIGABRT} and not _terminated(r)]
+    """Ranks killed by a signal other than those of a launcher (SIGTERM) or a library (SIGABRT)."""
+    return [
+        rank
+        for rank in ranks
+        if _signal(rank) not in {None, signal.SIGABRT} and not _terminated(rank)
+    ]
 
 
 def _terminated(rank: RankFacts) -> bool:
-    """By SIGTERM or the like, even if it had raised an exception before."""
+    """Whether the rank ended by SIGTERM or a similar signal, even after an exception."""
     return rank.exit_status is not None and rank.exit_status.was_asked_for
 
 
 def _raised(ranks: Sequence[RankFacts]) -> list[RankFacts]:
-    """The rank whose own error came first: not the loss of a peer, which follows a death."""
+    """Ranks with the first error of their own. The loss of a peer is no error of their own."""
     own = [(failure.time_ns, rank) for rank in ranks if (failure := own_failure(rank))]
     if not own:
         return []
     first_ns, first = min(own, key=lambda item: item[0])
-    # instants of two nodes are compared within the precision of their clocks
+    # times of two nodes can be compared only within the precision of their clocks
     return [
         rank
         for time_ns, rank in own
@@ -92,7 +100,7 @@ def _asked(ranks: Sequence[RankFacts]) -> list[RankFacts]:
 
 
 def _missing(ranks: Sequence[RankFacts]) -> list[RankFacts]:
-    """Who was waited for: the others went on to a collective that these never came to."""
+    """Ranks that never reached a collective in which other ranks were."""
     return [
         rank
         for rank in ranks

@@ -1,8 +1,8 @@
-"""Actors that Ray ended, and drivers that failed because an actor died: no crashes of their own.
+"""Recognizes ends that are no crash: actors that Ray ended, and drivers that lost an actor.
 
-Ray ends the actors of a job when its driver is gone, however the driver ended: with exit code 1 or
-0, by SIGTERM or by SIGKILL, whichever is faster. The log of an actor says so if Ray had the time.
-An actor that dies by itself makes the next ``ray.get`` of the driver fail, with the actor's pid.
+When a driver has ended, Ray ends its actors with exit code 0 or 1, by SIGTERM or by SIGKILL. The
+log of an actor says so if there was time to write it. When an actor dies, the next ``ray.get`` of
+the driver fails, and the error contains the pid of the actor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dfx_agent.judge.crash.sentences import (
 from dfx_agent.judge.words import ranks_text
 from dfx_agent.snapshot import Verdict
 
-_BEFORE_SECONDS = 60.0  # Ray waits for tasks that run; an agent sees an end some readings later
+_BEFORE_SECONDS = 60.0  # Ray waits for running tasks, and the agent notices an end later
 _LOSS_OF_ACTOR = re.compile(
     r"\b(ActorDied|ActorUnavailable|RayActor|WorkerCrashed|NodeDied)Error\b"
     r"|\bThe actor (is dead|died)"
@@ -35,9 +35,9 @@ _PID = re.compile(r"\bpid: (\d+)\b")
 def no_crash(
     role: str, ranks: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Verdict | None:
-    """Why the ends of these ranks, all of a role, are no crash of theirs; None for any other end.
+    """The crash verdict if Ray explains the ends of these ranks (all of a role), else None.
 
-    Not sure where all of them ended alike and no driver was ever seen.
+    It is "insufficient evidence" if all of them ended together and no driver was observed.
     """
     died = [rank for rank in ranks if rank.gone_ns is not None]
     drivers = [rank for rank in all_ranks if rank.gone_ns is not None and not rank.is_ray_worker]
@@ -53,7 +53,7 @@ def no_crash(
 def not_ended_by_ray(
     ranks: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Sequence[RankFacts]:
-    """Ranks of which a crash verdict is to be made; all of them where none is left."""
+    """Ranks that Ray did not end, for the crash verdict; all ranks if Ray ended all."""
     drivers = [rank for rank in all_ranks if rank.gone_ns is not None and not rank.is_ray_worker]
     return [rank for rank in ranks if not _is_ended_by_ray(rank, drivers)] or ranks
 
@@ -82,8 +82,8 @@ def _with_unseen_driver(
 def _lost_actor(
     role: str, died: Sequence[RankFacts], all_ranks: Sequence[RankFacts]
 ) -> Verdict | None:
-    """Clear where these are drivers that failed since an actor, which crashed, was gone."""
-    if any(rank.is_ray_worker or not _has_lost_somebody(rank) for rank in died):
+    """The verdict "clear" if these are drivers that failed because an actor had crashed."""
+    if any(rank.is_ray_worker or not _has_lost_actor(rank) for rank in died):
         return None
     own = not_ended_by_ray(all_ranks, all_ranks)
     actors = [rank for rank in own if rank.is_ray_worker and has_crashed(rank, own)]
@@ -97,8 +97,8 @@ def _lost_actor(
     return Verdict("crash", "clear", role, summary)
 
 
-def _has_lost_somebody(driver: RankFacts) -> bool:
-    """Whether it failed since an actor of it was gone, or a peer of an actor."""
+def _has_lost_actor(driver: RankFacts) -> bool:
+    """Whether the driver failed because an actor, or a peer of an actor, had ended."""
     failure = failure_of(driver)
     if failure is None:
         return False
@@ -107,12 +107,12 @@ def _has_lost_somebody(driver: RankFacts) -> bool:
 
 
 def _is_ended_by_ray(rank: RankFacts, drivers: Sequence[RankFacts]) -> bool:
-    """By its own log; else by how and when it ended, unless a driver failed for it."""
+    """Whether Ray ended this rank: by its log, or by the way and time of its end."""
     if rank.was_ended_by_ray:
         return True
     if not rank.is_ray_worker or rank.was_oom_killed or not _may_be_by_ray(rank.exit_status):
         return False
-    lost = list(filter(_has_lost_somebody, drivers))
+    lost = list(filter(_has_lost_actor, drivers))
     is_killed = rank.exit_status is not None and rank.exit_status.signal == signal.SIGKILL
     if (lost and is_killed) or any(_names(driver, rank) for driver in lost):
         return False
@@ -126,14 +126,17 @@ def _names(driver: RankFacts, rank: RankFacts) -> bool:
 
 
 def _may_be_by_ray(status: ExitStatus | None) -> bool:
-    """Whether Ray ends workers like that; a fault of the process is none of Ray's."""
+    """Whether Ray ends workers with this status."""
     if status is None or status.was_asked_for or status.signal == signal.SIGKILL:
         return True
     return status.signal is None and status.code in {0, 1}
 
 
 def _ended_before(driver: RankFacts, rank: RankFacts) -> bool:
-    """By what is known of both: a driver also fails because an actor of it was killed."""
+    """Whether the driver ended shortly before the rank.
+
+    A driver also fails because an actor was killed, so the interval of its death matters.
+    """
     if driver.gone_ns is None or rank.gone_ns is None:
         return False
     is_killed = rank.exit_status is not None and rank.exit_status.signal == signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Sentences about processes that are gone and should not be."""
+"""Sentences of the crash verdict."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a rank crashed, told apart from a hang: its process is gone and should not be.
+"""Judges whether a rank crashed: its process has ended unexpectedly.
 
-A rank may also have ended in order while the others went on, and they failed for want of it: by
-what is known of process groups, it never came to a collective that the others took part in.
+A rank may also have ended normally too early, so that other ranks failed without it. Then it never
+reached a collective that the other ranks were in.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from dfx_agent.judge.crash.endings import (
     ending_text,
     endings_text,
     error_text,
+    failure_lines,
     failure_of,
     has_crashed,
     is_own_child,
-    line_of,
     lost_peer,
     place_text,
 )
-from dfx_agent.judge.crash.order import first_of, missed_groups, was_asked, was_taken_along
+from dfx_agent.judge.crash.order import (
+    first_to_die,
+    missed_groups,
+    was_asked,
+    was_ended_by_launcher,
+)
 from dfx_agent.judge.crash.sentences import (
     CHILD_ENDED,
     DIED,
@@ -43,23 +48,24 @@ from dfx_agent.snapshot import Verdict
 
 CAUSE = "left early"
 _MAX_LINES = 8
-_UNSEEN_SECONDS = 5.0  # an agent that looks all the time knows better than that when it was
-# whom a launcher tells to end, it tells all ranks; who then still lives is left behind
-_TOLD_SECONDS = 10.0
+_UNSEEN_SECONDS = 5.0  # usually an agent knows the time of an end more exactly
+# a launcher that ends a job sends its signal to all ranks within this time
+_LAUNCHER_SECONDS = 10.0
 
 
 def crash_verdict(
     role: str, ranks: Sequence[RankFacts], now_ns: int, named: Collection[int] = ()
 ) -> Verdict:
-    """To blame are the first to go, if somebody outlived them or it was one alone.
+    """The crash verdict of a role.
 
-    Who ended in order before them and was missed is, rather than they.
-    ``named``: pids of those that an earlier verdict named: what is unclear now does not clear them.
+    The ranks that died first are blamed, if their order is known. If a rank ended normally before
+    them and they needed it, this rank is blamed instead. ``named``: pids that an earlier verdict
+    named; they stay named if the order becomes unclear.
     """
     died = [rank for rank in ranks if has_crashed(rank, ranks)]
     if not died:
         return _none_died(role, ranks)
-    first = first_of([rank for rank in died if not was_taken_along(rank, died)] or died)
+    first = first_to_die([rank for rank in died if not was_ended_by_launcher(rank, died)] or died)
     left = leavers(first, ranks)
     if left:
         return left_early(role, left, died)
@@ -88,26 +94,26 @@ def crash_verdict(
 
 
 def _headline(first: Sequence[RankFacts]) -> tuple[str, str]:
-    """What is said of the ranks that died first, and what to do; "" where the runbook says it."""
-    named = {"ranks": capitalized(ranks_text(first)), "ending": endings_text(first)}
+    """(headline, action) for the ranks that died first; the action is "" if the runbook has it."""
+    fields = {"ranks": capitalized(ranks_text(first)), "ending": endings_text(first)}
     failure = next(filter(None, map(failure_of, first)), None)
     if failure is not None:
         sentence = LOST_PEER if all(map(lost_peer, first)) else RAISED
         error = {"error": error_text(failure), "place": place_text(failure)}
-        return sentence(**named, **error), sentence.action_text()
+        return sentence(**fields, **error), sentence.action_text()
     sentence = TERMINATED if all(map(was_asked, first)) else DIED
-    return sentence(**named, place=first[0].place), ""
+    return sentence(**fields, place=first[0].place), ""
 
 
 def _unclear(
     ranks: Sequence[RankFacts], first: Sequence[RankFacts], died: Sequence[RankFacts], now_ns: int
 ) -> str:
-    """Why nobody can be blamed; "" when ``first`` can."""
+    """Why no rank can be blamed; "" if ``first`` can be."""
     asked = [rank for rank in died if was_asked(rank)]
     if all(map(was_asked, first)):
-        newest_ns = max(rank.gone_ns or now_ns for rank in died)
+        latest_ns = max(rank.gone_ns or now_ns for rank in died)
         is_left = any(rank.is_living for rank in ranks)
-        is_over = not is_left or (now_ns - newest_ns) / 1e9 < _TOLD_SECONDS
+        is_over = not is_left or (now_ns - latest_ns) / 1e9 < _LAUNCHER_SECONDS
         if is_over and (len(asked) > 1 or len(asked) == len(died)):
             return JOB_STOPPED(ranks=ranks_text(asked), ending=endings_text(asked))
     if len(first) > 1 and not any(rank.is_outlived for rank in first):
@@ -116,13 +122,13 @@ def _unclear(
 
 
 def _since_ns(first: Sequence[RankFacts]) -> int:
-    """When it was last known to go on: an agent that came later misses it later."""
-    ended_ns = (r.gone_ns if r.alive_ns is None else r.alive_ns for r in first)
+    """When the ranks were last known to be alive, or found missing if that is unknown."""
+    ended_ns = (rank.gone_ns if rank.alive_ns is None else rank.alive_ns for rank in first)
     return min(filter(None, ended_ns), default=first[0].now_ns)
 
 
 def _none_died(role: str, ranks: Sequence[RankFacts]) -> Verdict:
-    """How one ends that has closed its records is not known before its process has ended."""
+    """The verdict if no rank has died. Ranks that are shutting down may still fail."""
     ending = [rank for rank in ranks if rank.is_ending and rank.ending_seconds < ENDING_SECONDS]
     if ending:
         are, they = ("is", "it has") if len(ending) == 1 else ("are", "they have")
@@ -146,9 +152,9 @@ def _child_text(rank: RankFacts) -> str:
 def _lines(
     first: Sequence[RankFacts], later: Sequence[RankFacts], ranks: Sequence[RankFacts]
 ) -> tuple[str, ...]:
-    lines = [_stood(rank) for rank in first[:_MAX_LINES]]
+    lines = [_last_place(rank) for rank in first[:_MAX_LINES]]
     lines += [f"{ranks_text([rank])} {ending_text(rank)}" for rank in later[:_MAX_LINES]]
-    lines += [line for rank in (*first, *later)[:_MAX_LINES] for line in line_of(rank)]
+    lines += [line for rank in (*first, *later)[:_MAX_LINES] for line in failure_lines(rank)]
     if later:
         after = min((rank.gone_ns or 0) - (first[0].gone_ns or 0) for rank in later) / 1e9
         order = "later" if after >= 0 else "before"
@@ -158,39 +164,40 @@ def _lines(
     return tuple(lines[: 2 * _MAX_LINES])
 
 
-def _stood(rank: RankFacts) -> str:
-    """Where it stood when it was last seen."""
+def _last_place(rank: RankFacts) -> str:
+    """Evidence: where the rank was last seen."""
     opened = " > ".join(rank.open_spans)
     where = f"in {opened}" if opened else rank.place
     since = ""
     if rank.last_event_ns is not None and rank.gone_ns is not None:
         quiet = max(0, rank.gone_ns - rank.last_event_ns) / 1e9
-        since = f", last record {seconds_text(quiet)} before it was missed"
+        since = f", last record {seconds_text(quiet)} before the process was missing"
     step = "" if rank.newest_step is None else f" of step {rank.newest_step}"
     since += _between(rank)
     return f"{ranks_text([rank])} (pid {rank.pid}): {where}{step}{since}"
 
 
 def _between(rank: RankFacts) -> str:
-    """When it ended, where nobody looked meanwhile."""
+    """The interval of the death, if the agent did not observe the process for some time."""
     alive_ns, gone_ns = rank.alive_ns, rank.gone_ns
     if alive_ns is None or gone_ns is None or gone_ns - alive_ns < _UNSEEN_SECONDS * 1e9:
         return ""
     ago = [age_text((rank.now_ns - ns) / 1e9) for ns in (alive_ns, gone_ns)]
-    return f"; it ended between {ago[0]} and {ago[1]} ago, nobody looked meanwhile"
+    return f"; it ended between {ago[0]} and {ago[1]} ago, unobserved"
 
 
 def leavers(first: Sequence[RankFacts], ranks: Sequence[RankFacts]) -> list[RankFacts]:
-    """Who ended with success before ``first``, the first to die, and left all of them behind."""
+    """Ranks that ended normally before ``first`` although these ranks needed them."""
     return [
         rank
         for rank in ranks
-        if not has_crashed(rank, ranks) and all(_is_left_behind(by=rank, died=d) for d in first)
+        if not has_crashed(rank, ranks)
+        and all(_is_left_behind(by=rank, died=victim) for victim in first)
     ]
 
 
 def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) -> Verdict:
-    """To blame is who left; ``died``: the others, later."""
+    """The finding on ranks that ended too early. ``died``: ranks that failed afterwards."""
     first = min(left, key=_end_ns)
     step = first.newest_step
     return Verdict(
@@ -213,9 +220,10 @@ def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) 
 
 
 def _is_left_behind(*, by: RankFacts, died: RankFacts) -> bool:
-    """Compare the last event of both; when an agent noticed a death says little.
+    """Whether ``died`` failed because ``by`` had ended normally before.
 
-    The exit code of ``by`` may be unknown (after an attach), and its process may still shut down.
+    The last events of both are compared. The exit code of ``by`` may be unknown (after an attach),
+    and its process may still be shutting down.
     """
     status = by.exit_status
     has_left = by.is_ending or (by.gone_ns is not None and by.state == "exited")
@@ -227,7 +235,7 @@ def _is_left_behind(*, by: RankFacts, died: RankFacts) -> bool:
 
 
 def _fails_by_itself(died: RankFacts) -> bool:
-    """As who loses a peer does: an error, or torch's watchdog aborts it; nobody killed it."""
+    """Whether the rank failed by an error or an abort of torch's watchdog, and was not killed."""
     status = died.exit_status
     return cause_of(died) != OUT_OF_MEMORY and (
         status is None or status.signal in {None, signal.SIGABRT}
@@ -237,12 +245,12 @@ def _fails_by_itself(died: RankFacts) -> bool:
 def _leaver_lines(left: Sequence[RankFacts], other: RankFacts) -> list[str]:
     return [
         f"{ranks_text([rank])}: last collective of group {group} is #{rank.reached[group]}, "
-        f"{ranks_text([other])} went on to #{other.reached[group]}"
+        f"{ranks_text([other])} reached #{other.reached[group]}"
         for rank in left
         for group in missed_groups(rank, other)
     ]
 
 
 def _end_ns(rank: RankFacts) -> int:
-    """Its last sign of life."""
+    """Time of the last event of the rank."""
     return rank.last_event_ns or rank.gone_ns or 0

@@ -1,8 +1,8 @@
-"""Batches at two boundaries, compared: what may not change on the way from one to the next.
+"""Compares the batches at two worker boundaries of one step.
 
-Numbers of ranks add up (see shim/ledger.py), so a driver that holds all samples compares with the
-ranks it hands them to. Ranks that show the same numbers with the same ids are replicas (tensor
-parallel, broadcast) and count once.
+Checksums of several ranks can be added (see shim/ledger.py). Therefore a driver that holds all
+samples can be compared with the ranks that receive them. Ranks with the same checksums and the same
+ids are replicas (tensor parallel, broadcast) and count once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ _EXTREMES: Mapping[str, Callable[[float, float], float]] = {
 
 
 class Difference(NamedTuple):
-    """Something that should be equal and is not; ``kind`` is a stable word."""
+    """A difference between two batches that should be equal."""
 
     kind: str
+    """Stable word for the kind of difference; cause of the verdict."""
     column: str
+    """Column of the batch, "" if the difference is about all columns."""
     text: str
 
 
 @dataclass
 class Crossed:
-    """What one rank showed at one boundary in one step, all its crossings together."""
+    """The batches of one rank at one boundary in one step, merged."""
 
     begin_ns: int
     fields: dict[tuple[str, str], float] = field(default_factory=dict)
     num_crossings: int = 0
 
-    def take(self, fields: Fields) -> None:
-        """One more crossing."""
+    def add_batch(self, fields: Fields) -> None:
+        """Merge one more batch."""
         self.num_crossings += 1
         merge_into(self.fields, fields)
 
@@ -57,7 +59,7 @@ def merge_into(merged: dict[tuple[str, str], float], fields: Fields) -> None:
 
 
 def total(ranks: Iterable[Crossed]) -> dict[tuple[str, str], float]:
-    """All ranks together, replicas once."""
+    """The batches of all ranks, merged; replicas count once."""
     merged: dict[tuple[str, str], float] = {}
     seen: set[frozenset[tuple[tuple[str, str], float]]] = set()
     for crossed in ranks:
@@ -70,7 +72,7 @@ def total(ranks: Iterable[Crossed]) -> dict[tuple[str, str], float]:
 
 
 def differences(before: Fields, after: Fields) -> list[Difference]:
-    """What changed between two boundaries; of a cause and its consequences only the cause."""
+    """What changed between two boundaries. Only a cause is returned, not its consequences."""
     if before.get(("num_unread", "")) or after.get(("num_unread", "")):
         return []
     was, now = before.get(("num_rows", ""), 0.0), after.get(("num_rows", ""), 0.0)
@@ -103,10 +105,10 @@ def differences(before: Fields, after: Fields) -> list[Difference]:
 def compared(
     before: Mapping[Rank, Crossed], after: Mapping[Rank, Crossed], *, is_whole: bool
 ) -> list[tuple[Difference, tuple[Rank, ...]]]:
-    """Differences, each with the ranks it is in; no rank where samples change hands.
+    """(difference, ranks that have it); no ranks if samples move between ranks.
 
-    ``is_whole`` says that all ranks of the job are here: otherwise only ranks are compared that
-    keep their samples, and only when most of them do.
+    ``is_whole``: whether all ranks of the job are observed. If not, each rank is compared with
+    itself, and a difference counts only if most ranks have none.
     """
     if is_whole:
         found = differences(total(before.values()), total(after.values()))
@@ -121,33 +123,39 @@ def compared(
 def _by_rank(
     before: Mapping[Rank, Crossed], after: Mapping[Rank, Crossed]
 ) -> dict[Rank, list[Difference]]:
-    """Of ranks that keep their samples; empty where some ranks are at one boundary only."""
+    """Differences of each rank with itself; empty if some ranks are at one boundary only."""
     if before.keys() != after.keys():
         return {}
     return {rank: differences(was.fields, after[rank].fields) for rank, was in before.items()}
 
 
 def _common(by_rank: Mapping[Rank, list[Difference]]) -> list[Difference]:
-    """What differs in some ranks, while most have no difference."""
+    """Differences of some ranks, if most ranks have none."""
     wrong = [found for found in by_rank.values() if found]
     if len(wrong) * 2 >= len(by_rank):
         return []
-    return list({(d.kind, d.column): d for found in wrong for d in found}.values())
+    return list(
+        {
+            (difference.kind, difference.column): difference
+            for found in wrong
+            for difference in found
+        }.values()
+    )
 
 
 def _reshaped(
     before: Mapping[Rank, Crossed], after: Mapping[Rank, Crossed]
 ) -> list[tuple[Difference, tuple[Rank, ...]]]:
-    """Ranks whose batch has the same columns and samples in other shapes: cut or padded between.
+    """Ranks whose batch has the same columns and samples in other shapes (truncated or padded).
 
-    Of one crossing each: checksums of several, or of several ranks, do not add up.
+    Only single batches are compared, because checksums of shapes cannot be added.
     """
     same = (("schema", ""), ("num_rows", ""))
     ranks = []
     for rank in before.keys() & after.keys():
         was, now = before[rank], after[rank]
         orders = {key for key in was.fields.keys() | now.fields.keys() if key[0] == "order"}
-        is_same = all(was.fields.get(k) == now.fields.get(k) for k in (*same, *orders))
+        is_same = all(was.fields.get(key) == now.fields.get(key) for key in (*same, *orders))
         if was.num_crossings == now.num_crossings == 1 and is_same:
             shapes = was.fields.get(("shapes", "")), now.fields.get(("shapes", ""))
             if None not in shapes and shapes[0] != shapes[1]:
@@ -156,12 +164,12 @@ def _reshaped(
     return [(Difference("shapes", "", text), tuple(sorted(ranks)))] if ranks else []
 
 
-def wrong_here(
+def wrong_at_boundary(
     ranks: Mapping[Rank, Crossed], seen: set[tuple[Rank, str]]
 ) -> list[tuple[Difference, tuple[Rank, ...]]]:
-    """What is wrong at one boundary by itself: NaN or Inf that is new here, lengths, columns.
+    """Faults at one boundary: NaN or Inf that is new here, wrong lengths, different columns.
 
-    ``seen``: (rank, column) that were not finite at an earlier boundary of the step; added to.
+    ``seen``: (rank, column) that were not finite at an earlier boundary of the step; is extended.
     """
     found: dict[tuple[str, str], list[tuple[Rank, float]]] = {}
     for rank, crossed in ranks.items():
@@ -177,7 +185,11 @@ def wrong_here(
     }
     rows = [
         (
-            Difference(kind, column, words[kind].format(column, sum(v for _, v in hits))),
+            Difference(
+                kind,
+                column,
+                words[kind].format(column, sum(num_samples for _, num_samples in hits)),
+            ),
             tuple(rank for rank, _ in hits),
         )
         for (kind, column), hits in found.items()
@@ -188,7 +200,7 @@ def wrong_here(
 def _odd_columns(
     ranks: Mapping[Rank, Crossed],
 ) -> list[tuple[Difference, tuple[Rank, ...]]]:
-    """Ranks of one role whose columns or types are not those of most; none where it is even."""
+    """Ranks of one role whose columns or types differ from those of most ranks."""
     odd: list[Rank] = []
     has_odd = False
     for role in {role for role, _ in ranks}:
@@ -210,7 +222,11 @@ def _ranks_with(
     difference: Difference, by_rank: Mapping[Rank, list[Difference]]
 ) -> tuple[Rank, ...]:
     key = difference.kind, difference.column
-    ranks = [rank for rank, found in by_rank.items() if key in {(d.kind, d.column) for d in found}]
+    ranks = [
+        rank
+        for rank, found in by_rank.items()
+        if key in {(other.kind, other.column) for other in found}
+    ]
     return tuple(sorted(ranks)) if len(ranks) < len(by_rank) or len(by_rank) == 1 else ()
 
 

@@ -1,10 +1,12 @@
-"""The shape ledger of a run: crossings folded by step, compared, judged.
+"""Judges the shape ledger of a run: merges batches by step and compares boundaries.
 
-A step is judged when every living process that reports is two steps past it: numbers that come
-from a device arrive a step later. A step in which records were lost, a process began or died is
-skipped and counted. What a pipeline does in most steps (filters, padding, several epochs) is its
-habit and no fault: a change of samples, ids, masks or shapes is found only where the same two
-boundaries agreed before. Rows that moved, NaN, lengths and columns need no habit.
+A step is judged when every living reporting process is two steps further, because numbers of a
+device arrive one step late. Steps with lost records, and steps in which a process started or died,
+are skipped and counted.
+
+Many pipelines change batches on purpose (filters, padding, several epochs). Therefore a change of
+samples, ids, masks or shapes is a finding only if the same two boundaries agreed before. Moved
+rows, NaN, lengths and columns are always findings.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dfx_agent.judge.data.checks import (
     compared,
     merge_into,
     total,
-    wrong_here,
+    wrong_at_boundary,
 )
 from dfx_agent.judge.data.verdict import Mismatch, data_verdict
 from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
@@ -31,26 +33,26 @@ from dfx_agent.snapshot import LedgerMismatches, LedgerRow, LedgerState, Verdict
 _SETTLED_STEPS = 2
 _MAX_OPEN_STEPS = 16
 _MAX_BOUNDARIES = 64
-_KEEP_MISMATCHES = 256
+_MAX_MISMATCHES = 256
 _MAX_LEFT_OUT = 4096
 _HABIT_STEPS = 32
 _MIN_HABIT = 3
 _HABIT_SHARE = 0.9
 _NEED_HABIT = frozenset({"samples", "ids", "mask", "shapes"})
 
-_Step = dict[str, dict[Rank, Crossed]]  # boundary -> rank -> what crossed it
+_Step = dict[str, dict[Rank, Crossed]]  # boundary -> rank -> its batches
 _Habit = tuple[str, str, str]  # boundary before, boundary, kind
 
 
-class _Newest:
-    """One rank at one boundary since it was first seen."""
+class _RankBoundary:
+    """Latest batch and totals of one rank at one boundary."""
 
     def __init__(self, totals: Counter[str] | None = None) -> None:
         self.step: int | None = None
         self.fields: dict[tuple[str, str], float] = {}
         self.totals: Counter[str] = totals or Counter()
 
-    def take(self, crossing: Crossing) -> None:
+    def add(self, crossing: Crossing) -> None:
         if _is_left_out(crossing):
             self.totals.update(num_crossings=1, num_left_out=1)
             return
@@ -64,55 +66,61 @@ class _Newest:
 
 
 class RunLedger:
-    """All processes of one run."""
+    """The shape ledger of all processes of one run."""
 
     def __init__(self) -> None:
         self._steps: dict[int, _Step] = {}
         self._skipped: set[int] = set()
         self._left_out: deque[int] = deque(
             maxlen=_MAX_LEFT_OUT
-        )  # steps that some rank did not check, latest last
-        self._processes: dict[Rank, tuple[ProcessId, int]] = {}  # with the records it had lost
-        self._newest: dict[tuple[Rank, str], _Newest] = {}
+        )  # steps that some rank did not check, the latest last
+        self._processes: dict[
+            Rank, tuple[ProcessId, int]
+        ] = {}  # value: process, and the number of records it has lost
+        self._latest: dict[tuple[Rank, str], _RankBoundary] = {}
         self._dropped: BoundedDict[tuple[Rank, str], Counter[str]] = BoundedDict()
         self._habits: dict[_Habit, deque[bool]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._mismatches: deque[Mismatch] = deque(maxlen=_KEEP_MISMATCHES)
+        self._mismatches: deque[Mismatch] = deque(maxlen=_MAX_MISMATCHES)
         self._unsure: dict[_Habit, Mismatch] = {}
         self._order: list[str] = []
-        self._newest_step: int | None = None
+        self._latest_step: int | None = None
         self._num_samples: int | None = None  # of that step
         self.num_judged = 0
         self.num_skipped = 0
         self.num_incomplete = 0
 
     def add(self, news: LedgerNews) -> None:
-        """What the last reading of a process brought."""
+        """Add the batches of one process since the last reading."""
         rank = news.process[:2]
         self._note_losses(rank, news)
         for crossing in news.crossings:
-            self._take(rank, crossing)
-        self._give_up(news.given_up)
+            self._add_crossing(rank, crossing)
+        self._skip_incomplete(news.given_up)
 
-    def let_go(self, process: ProcessId, given_up: Iterable[int | None]) -> None:
-        """It ended long ago: its totals are kept for the next process of the rank."""
+    def remove_process(self, process: ProcessId, given_up: Iterable[int | None]) -> None:
+        """Remove a process that ended long ago.
+
+        The next process of the rank continues its totals.
+        """
         rank = process[:2]
         self._processes.pop(rank, None)
-        self._give_up(given_up)
-        for seat in [seat for seat in self._newest if seat[0] == rank]:
-            self._dropped.put(seat, self._newest.pop(seat).totals)
+        self._skip_incomplete(given_up)
+        for seat in [seat for seat in self._latest if seat[0] == rank]:
+            self._dropped.put(seat, self._latest.pop(seat).totals)
 
     def settle(self, reporting: Iterable[Progress], *, is_whole: bool) -> None:
-        """All processes were read: judge the steps that are over.
+        """Judge the completed steps at the end of a reading.
 
-        ``reporting``: all that have shown a batch. ``is_whole``: every rank of the job is followed
-        by this agent.
+        ``reporting``: processes that have reported a batch. ``is_whole``: whether this agent
+        observes every rank of the job.
         """
-        known = list(reporting)
-        self._note_deaths(known)
-        present = [process for process in known if process.is_present]
+        processes = list(reporting)
+        self._note_deaths(processes)
+        present = [process for process in processes if process.is_present]
         awaited = [process for process in present if process.is_living] or present
-        end = min((e for p in awaited if (e := _end(p)) is not None), default=None)
+        ends = (_end(process) for process in awaited)
+        end = min((step for step in ends if step is not None), default=None)
         for step in sorted(self._steps):
             if len(self._steps) > _MAX_OPEN_STEPS:
                 self._skipped.add(step)
@@ -129,38 +137,38 @@ class RunLedger:
 
     def verdict(self) -> Verdict | None:
         """None for a run that reports no ledger."""
-        if not self._newest:
+        if not self._latest:
             return None
         skipped = self.num_skipped, self.num_incomplete
-        role = next(iter(self._newest))[0][0]
+        role = next(iter(self._latest))[0][0]
         return data_verdict(
-            role, self._order, self._mismatches, list(self._unsure.values()), self._newest_step,
+            role, self._order, self._mismatches, list(self._unsure.values()), self._latest_step,
             self.num_judged, skipped,
         )  # fmt: skip
 
     def state(self) -> LedgerState | None:
-        """For contract 2; None for a run that reports no ledger."""
-        if not self._newest:
+        """Counters for the snapshot; None for a run that reports no ledger."""
+        if not self._latest:
             return None
         rows = [LedgerMismatches(*key, count) for key, count in sorted(self._counts.items())]
         counts = self.num_judged, self.num_skipped, self.num_incomplete
-        return LedgerState(*counts, tuple(rows), self._newest_step, self._num_samples)
+        return LedgerState(*counts, tuple(rows), self._latest_step, self._num_samples)
 
     def rows(self, role: str, label: str) -> tuple[LedgerRow, ...]:
-        """The boundaries of one rank, as they were crossed."""
+        """The boundaries of one rank, in the order of their first batch."""
         rank = role, label
         return tuple(
-            _row(boundary, newest)
-            for (r, boundary), newest in self._newest.items()
-            if r == rank and newest.fields
+            _row(boundary, latest)
+            for (owner, boundary), latest in self._latest.items()
+            if owner == rank and latest.fields
         )
 
     def _note_losses(self, rank: Rank, news: LedgerNews) -> None:
-        """What was there when records were lost, or a process began, is not whole."""
-        known, num_lost = self._processes.get(rank, (None, 0))
-        if known != news.process:
+        """Skip steps in which records were lost or a process started."""
+        before, num_lost = self._processes.get(rank, (None, 0))
+        if before != news.process:
             self._skip(news.steps[:1])
-        if news.num_lost != num_lost or known not in {None, news.process}:
+        if news.num_lost != num_lost or before not in {None, news.process}:
             self._skip(self._steps)
             self._skip(news.steps)
         self._processes[rank] = news.process, news.num_lost
@@ -173,36 +181,38 @@ class RunLedger:
     def _skip(self, steps: Iterable[int | None]) -> None:
         self._skipped.update(step for step in steps if step is not None)
 
-    def _give_up(self, steps: Iterable[int | None]) -> None:
-        """Records of these crossings were lost."""
+    def _skip_incomplete(self, steps: Iterable[int | None]) -> None:
+        """Skip the steps of batches whose records were lost."""
         for step in steps:
             self._skip([step])
             self.num_incomplete += 1
 
-    def _take(self, rank: Rank, crossing: Crossing) -> None:
+    def _add_crossing(self, rank: Rank, crossing: Crossing) -> None:
         boundary, step = crossing.boundary, crossing.step
-        if (rank, boundary) not in self._newest:
-            if len(self._newest) >= _MAX_BOUNDARIES * len(self._processes):
+        if (rank, boundary) not in self._latest:
+            if len(self._latest) >= _MAX_BOUNDARIES * len(self._processes):
                 self.num_incomplete += 1
                 return
-            self._newest[rank, boundary] = _Newest(self._dropped.pop((rank, boundary)))
-        self._newest[rank, boundary].take(crossing)
+            self._latest[rank, boundary] = _RankBoundary(self._dropped.pop((rank, boundary)))
+        self._latest[rank, boundary].add(crossing)
         if _is_left_out(crossing):
             if step is not None:
                 self._left_out.append(step)
             return
-        if step is None:  # nothing to compare it with
+        if step is None:  # a batch without a step cannot be compared
             crossed = Crossed(crossing.time_ns)
-            crossed.take(crossing.fields)
+            crossed.add_batch(crossing.fields)
             self._judge_boundary(None, boundary, {rank: crossed}, set())
             return
         of_step = self._steps.setdefault(step, {}).setdefault(boundary, {})
-        of_step.setdefault(rank, Crossed(crossing.time_ns)).take(crossing.fields)
+        of_step.setdefault(rank, Crossed(crossing.time_ns)).add_batch(crossing.fields)
 
     def _judge(self, step: int, crossed: _Step, *, is_whole: bool) -> None:
         self.num_judged += 1
-        self._newest_step = step
-        order = sorted(crossed, key=lambda name: min(c.begin_ns for c in crossed[name].values()))
+        self._latest_step = step
+        order = sorted(
+            crossed, key=lambda name: min(batch.begin_ns for batch in crossed[name].values())
+        )
         self._order = order
         self._num_samples = _num_samples(crossed[order[0]])
         unfinished: set[tuple[Rank, str]] = set()
@@ -219,7 +229,7 @@ class RunLedger:
         ranks: Mapping[Rank, Crossed],
         unfinished: set[tuple[Rank, str]],
     ) -> None:
-        for difference, wrong in wrong_here(ranks, unfinished):
+        for difference, wrong in wrong_at_boundary(ranks, unfinished):
             self._found(Mismatch(difference, step, "", boundary, wrong))
 
     def _judge_pair(
@@ -231,9 +241,13 @@ class RunLedger:
     ) -> None:
         for kind in _NEED_HABIT:
             habit = self._habits.setdefault((before, after, kind), deque(maxlen=_HABIT_STEPS))
-            rows = [Mismatch(d, step, before, after, ranks) for d, ranks in found if d.kind == kind]
+            rows = [
+                Mismatch(difference, step, before, after, ranks)
+                for difference, ranks in found
+                if difference.kind == kind
+            ]
             agreed = len(habit) >= _MIN_HABIT and sum(habit) >= _HABIT_SHARE * len(habit)
-            if rows and agreed:  # the fault must not become the habit
+            if rows and agreed:  # a fault must not become the habit
                 for row in rows:
                     self._found(row)
                 continue
@@ -251,49 +265,49 @@ class RunLedger:
 
 
 def _num_samples(crossed: Mapping[Rank, Crossed]) -> int | None:
-    """At one boundary, of the role that shows most of them: roles show the same samples."""
+    """Samples at one boundary, of the role with most: all roles have the same samples."""
     roles: dict[str, list[Crossed]] = {}
-    for (role, _), of_rank in crossed.items():
-        roles.setdefault(role, []).append(of_rank)
+    for (role, _), batch in crossed.items():
+        roles.setdefault(role, []).append(batch)
     most = max(total(ranks).get(("num_rows", ""), 0.0) for ranks in roles.values())
     return int(most) or None
 
 
 def _is_left_out(crossing: Crossing) -> bool:
-    """Whether the rank did not check the batch: its steps are short."""
+    """Whether the guest did not check this batch, because its steps are short."""
     return ("is_left_out", "") in crossing.fields
 
 
 def _end(process: Progress) -> int | None:
-    """Steps before this one are complete; None for a process that counts none."""
+    """Steps of a process before this one are complete; None if it counts no steps."""
     if process.told_step is None:
         return None
     return process.told_step - _SETTLED_STEPS + 1 if process.is_living else process.told_step
 
 
-def _row(boundary: str, newest: _Newest) -> LedgerRow:
-    fields = newest.fields
+def _row(boundary: str, latest: _RankBoundary) -> LedgerRow:
+    fields = latest.fields
     by_name: dict[str, float] = {}
     for (name, _), value in fields.items():
         by_name[name] = value
     size = by_name.get("mask_size")
     return LedgerRow(
         boundary=boundary,
-        step=newest.step,
+        step=latest.step,
         num_samples=int(by_name.get("num_rows", 0)),
         mask_ratio=by_name.get("mask_sum", 0.0) / size if size else None,
-        smallest_group=_whole(by_name.get("smallest_group")),
-        largest_group=_whole(by_name.get("largest_group")),
+        smallest_group=_int(by_name.get("smallest_group")),
+        largest_group=_int(by_name.get("largest_group")),
         schema=f"{int(by_name.get('schema', 0)):x}",
         shapes=f"{int(by_name.get('shapes', 0)):x}",
-        num_crossings=newest.totals["num_crossings"],
-        num_nonfinite=newest.totals["num_nonfinite"],
-        num_misaligned=newest.totals["num_misaligned"],
-        num_unread=newest.totals["num_unread"],
-        num_left_out=newest.totals["num_left_out"],
-        num_sampled=_whole(by_name.get("num_sampled")),
+        num_crossings=latest.totals["num_crossings"],
+        num_nonfinite=latest.totals["num_nonfinite"],
+        num_misaligned=latest.totals["num_misaligned"],
+        num_unread=latest.totals["num_unread"],
+        num_left_out=latest.totals["num_left_out"],
+        num_sampled=_int(by_name.get("num_sampled")),
     )
 
 
-def _whole(value: float | None) -> int | None:
+def _int(value: float | None) -> int | None:
     return None if value is None else int(value)

@@ -10,7 +10,7 @@ MISMATCH = Sentence(
     },
 )
 IN_MANY_STEPS = Sentence(
-    "The same holds for many steps: a filter, padding, or a fault since the start."
+    "Many steps have the same difference: a filter, padding, or a fault since the start."
 )
 NOT_COMPARED = Sentence("No step has been compared yet.")
 AGREE = Sentence(

@@ -1,4 +1,4 @@
-"""What the ledger says, in words: boundary, column, step and rank of what does not fit."""
+"""The data verdict: names boundary, column, step and rank of each mismatch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _MAX_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A difference in one step; ``before`` is "" for what is wrong at one boundary by itself."""
+    """A difference in one step."""
 
     difference: Difference
     step: int | None
     before: str
+    """The earlier boundary; "" if the fault concerns one boundary only."""
     boundary: str
     ranks: tuple[Rank, ...]
 
     @property
-    def where(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[str, str, str]:
         return self.boundary, self.difference.kind, self.difference.column
 
     def text(self) -> str:
@@ -43,13 +44,13 @@ def data_verdict(
     boundaries: Sequence[str],
     mismatches: Collection[Mismatch],
     unsure: Sequence[Mismatch],
-    newest_step: int | None,
+    latest_step: int | None,
     num_judged: int,
     skipped: tuple[int, int],
 ) -> Verdict:
-    """``mismatches`` oldest first; ``skipped``: (steps, crossings) that could not be judged."""
+    """``mismatches``: oldest first. ``skipped``: (steps, batches) that could not be judged."""
     lines = _skipped_lines(*skipped)
-    recent = [row for row in mismatches if _is_recent(row, newest_step)]
+    recent = [row for row in mismatches if _is_recent(row, latest_step)]
     if recent:
         return _found(role, recent, mismatches, lines)
     if unsure:
@@ -61,21 +62,21 @@ def data_verdict(
         return Verdict("data", "insufficient evidence", role, summary, evidence=lines)
     path = " to ".join(boundaries)
     summary = sentences.AGREE(path=path)
-    judged = f"{num_judged} steps compared, the newest is step {newest_step}"
-    return Verdict("data", "clear", role, summary, step=newest_step, evidence=(judged, *lines))
+    judged = f"{num_judged} steps compared, the last is step {latest_step}"
+    return Verdict("data", "clear", role, summary, step=latest_step, evidence=(judged, *lines))
 
 
 def _found(
     role: str, recent: Sequence[Mismatch], mismatches: Collection[Mismatch], lines: tuple[str, ...]
 ) -> Verdict:
-    """The first thing that went wrong in the newest step; the rest is evidence."""
-    newest = {row.where: row for row in recent}
+    """The finding: the first mismatch of the latest step. Other mismatches are evidence."""
+    latest = {row.key: row for row in recent}
     last_step = max((row.step for row in recent if row.step is not None), default=None)
     worst = next(row for row in recent if row.step == last_step)
-    steps = {row.step for row in mismatches if row.where == worst.where and row.step is not None}
+    steps = {row.step for row in mismatches if row.key == worst.key and row.step is not None}
     if steps:
         lines = (f"in {len(steps)} steps so far, first seen in step {min(steps)}", *lines)
-    others = [row.text() for where, row in newest.items() if where != worst.where]
+    others = [row.text() for key, row in latest.items() if key != worst.key]
     return Verdict(
         kind="data",
         state="found",
@@ -89,14 +90,16 @@ def _found(
     )
 
 
-def _is_recent(row: Mismatch, newest_step: int | None) -> bool:
-    return row.step is None or newest_step is None or row.step > newest_step - _HOLD_STEPS
+def _is_recent(row: Mismatch, latest_step: int | None) -> bool:
+    return row.step is None or latest_step is None or row.step > latest_step - _HOLD_STEPS
 
 
 def _skipped_lines(num_steps: int, num_crossings: int) -> tuple[str, ...]:
     lines = []
     if num_steps:
-        lines.append(f"not compared: {num_steps} steps (records lost, or a process came or went)")
+        lines.append(
+            f"not compared: {num_steps} steps (records lost, or a process started or ended)"
+        )
     if num_crossings:
-        lines.append(f"{num_crossings} crossings were incomplete: their records were overwritten")
+        lines.append(f"{num_crossings} batches were incomplete: their records were overwritten")
     return tuple(lines)

@@ -1,9 +1,9 @@
-"""Whether what tensors take on a device grows until it is full, by steps that are left.
+"""Detects tensors that accumulate on a device, and in how many steps the device will be full.
 
-Measured at the ends of steps, where activations are gone: what stays there and grows is kept by
-somebody. The most that was taken within a step grows with it, and the job ends where that reaches
-what the device has. What other processes take there is not known to be theirs for ever: so it is at
-most so many steps.
+Memory is measured at the ends of steps, where activations are released. What grows there is never
+released. The peak within a step grows by the same amount, and the job fails when the peak reaches
+the size of the device. Other processes may need more memory later, so the number of steps is an
+upper limit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
 
 DEVICE_LEAK = "device leak"
-Place = tuple[ProcessId, str]  # and its device
+DevicePlace = tuple[ProcessId, str]  # process and its device
 
 _URGENT_STEPS_LEFT = 10 * URGENT_STEPS
-_MOST_TOLD = 8
+_MAX_LINES = 8
 
 
 class _Leak(NamedTuple):
-    """Of one device of one process."""
+    """Steady growth of one process on one device."""
 
     facts: MemoryFacts
     device: DeviceUse
@@ -55,25 +55,28 @@ def device_leak(
     role: str,
     ranks: Sequence[MemoryFacts],
     limits: tuple[float, float],
-    known: set[Place],
+    growing_before: set[DevicePlace],
     begins: Begins,
     now_seconds: float,
 ) -> Verdict | None:
-    """None where no device is full within so many steps or seconds at the present growth.
+    """The finding on devices that will be full soon; None if there are none.
 
-    ``known``: where memory grew steadily when this was last asked; it is brought up to date.
+    ``limits``: (steps, seconds) until the device is full that are reported.
+    ``growing_before``: places that grew at the last call; it is updated.
     """
     leaks = []
     for facts in ranks:
         for device in facts.devices:
             place = facts.process, device.device
-            leak = _leak(facts, device, RISE_TO_STAY if place in known else SMALLEST_RISE)
-            known.discard(place)
+            leak = _leak(facts, device, RISE_TO_STAY if place in growing_before else SMALLEST_RISE)
+            growing_before.discard(place)
             if leak is not None:
-                known.add(place)
+                growing_before.add(place)
                 leaks.append(leak)
     most_steps, most_seconds = limits
-    leaks = [e for e in leaks if e.steps_left <= most_steps or e.seconds_left <= most_seconds]
+    leaks = [
+        leak for leak in leaks if leak.steps_left <= most_steps or leak.seconds_left <= most_seconds
+    ]
     if not leaks:
         return None
     leaks.sort(key=lambda leak: leak.steps_left)
@@ -86,10 +89,10 @@ def _begin_of(leak: _Leak) -> Begin:
 
 
 def _found(role: str, leaks: Sequence[_Leak], begin: Begin, now_seconds: float) -> Verdict:
-    """``leaks``: what is full first comes first."""
+    """The finding. ``leaks``: the device that is full first comes first."""
     first = leaks[0]
     labels = tuple(dict.fromkeys(leak.facts.process.label for leak in leaks))
-    said = sentences.DEVICE_LEAK(
+    summary = sentences.DEVICE_LEAK(
         ranks=capitalized(labels_text(labels)),
         have="has" if len(labels) == 1 else "have",
         amount=bytes_text(first.bytes_per_step),
@@ -102,18 +105,18 @@ def _found(role: str, leaks: Sequence[_Leak], begin: Begin, now_seconds: float) 
         kind="memory",
         state="found",
         role=role,
-        summary=said,
+        summary=summary,
         ranks=labels,
         cause=DEVICE_LEAK,
         step=begin.step,
         since_seconds=seconds_of(first.facts, begin.step, now_seconds),
-        evidence=tuple(map(_line, leaks[:_MOST_TOLD])),
+        evidence=tuple(map(_line, leaks[:_MAX_LINES])),
         action=sentences.DEVICE_LEAK.action,
     )
 
 
 def _leak(facts: MemoryFacts, device: DeviceUse, smallest_rise: float) -> _Leak | None:
-    """By its newest 64 steps, or by 16 where the end is near."""
+    """The leak by the last 64 steps, or by 16 if the device is nearly full; else None."""
     samples, peak = device.allocated_samples, device.peak_bytes
     if not device.limit_bytes or peak is None or not samples or facts.step_seconds is None:
         return None
@@ -131,9 +134,10 @@ def _leak(facts: MemoryFacts, device: DeviceUse, smallest_rise: float) -> _Leak 
 def _line(leak: _Leak) -> str:
     device, samples = leak.device, leak.device.allocated_samples
     (first, before), (last, after) = samples[0], samples[-1]
-    beside = "" if device.beside_bytes is None else f", {bytes_text(device.beside_bytes)} beside it"
+    other = device.beside_bytes
+    others = "" if other is None else f", {bytes_text(other)} used by others"
     return (
         f"{labels_text([leak.facts.process.label])}: {bytes_text(before)} allocated after step "
         f"{first}, {bytes_text(after)} after step {last}, {bytes_text(device.peak_bytes or 0.0)} "
-        f"at most{beside}; {device.device} has {bytes_text(device.limit_bytes or 0.0)}"
+        f"at most{others}; {device.device} has {bytes_text(device.limit_bytes or 0.0)}"
     )

@@ -1,10 +1,10 @@
-"""Whether a role runs out of memory: by steps until a limit is reached, not by a level.
+"""Judges whether a role runs out of memory, by the number of steps until a limit is reached.
 
-Host: a process whose anonymous memory grows step after step, or at every so many, and the limit of
-its control group, or the host itself, is reached within 10,000 steps or an hour. All processes of
-the run that share a limit use it up together. By 16 steps already where it is reached within ten
-times as many. Device: what its tensors take grows at every step; or the allocator holds nearly all
-of it, and what it holds without using it grows: the next step is a retried allocation or the end.
+- Host: the anonymous memory of a process grows steadily, and the limit of its control group or of
+  the host will be reached within 10,000 steps or an hour. Processes of the run that share a limit
+  are added up. 16 steps are enough if the limit will be reached within 160 steps.
+- Device: the memory of tensors grows steadily. Or the allocator holds nearly the whole device, and
+  the unused part grows: soon an allocation is retried or fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dfx_agent.facts.memory import (
 )
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.memory import sentences
-from dfx_agent.judge.memory.device_leak import Place, device_leak
+from dfx_agent.judge.memory.device_leak import DevicePlace, device_leak
 from dfx_agent.judge.memory.growth import (
     MIN_STEPS,
     RISE_TO_STAY,
@@ -49,11 +49,11 @@ MOST_STEPS_LEFT = 10_000
 MOST_SECONDS_LEFT = 3600.0
 _URGENT_STEPS_LEFT = 10 * URGENT_STEPS
 NEARLY_FULL = 0.92
-# of the device, in each of so many rollouts in a row: less is no loss to an engine
-_LEAST_KEPT_SHARE, _KEPT_STEPS = 0.1, 4
-_LEAST_GAP_GROWTH = 0.02  # of the device, over the steps looked at
+# unreleased share of the device, in each of so many rollouts in a row
+_LEAST_UNRELEASED_SHARE, _UNRELEASED_STEPS = 0.1, 4
+_LEAST_GAP_GROWTH = 0.02  # share of the device, over the checked steps
 _MIB = 2**20
-_MUCH_BYTES, _MUCH_SHARE = 256 * _MIB, 0.05  # that glibc keeps
+_MUCH_BYTES, _MUCH_SHARE = 256 * _MIB, 0.05  # memory that glibc retains
 
 
 class _Growing(NamedTuple):
@@ -69,29 +69,33 @@ class _Growing(NamedTuple):
         return self.bytes_per_step / self.step_seconds
 
     def begin(self) -> Begin:
-        """The step since which it grows, by all samples that there are."""
+        """The step since which the memory grows, from all samples."""
         samples = (*chain(*self.facts.sparse_samples), *self.facts.samples, *self.samples)
         return begin_of_growth(samples, self.bytes_per_step)
 
 
 class MemoryJudge:
-    """All roles of one run; ``verdicts`` when somebody asks."""
+    """Memory verdicts of all roles of one run."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], tuple[float, int | None]] = {}
         self._begins: Begins = {}
-        self._known: set[ProcessId] = set()  # who grew steadily when it was last asked
-        self._known_devices: set[Place] = set()
+        self._growing_before: set[ProcessId] = set()  # processes that grew at the last call
+        self._growing_devices: set[DevicePlace] = set()
 
     def verdicts(self, living: Sequence[MemoryFacts], now_seconds: float) -> tuple[Verdict, ...]:
-        """One for each role that has passed enough steps, as of Unix time ``now_seconds``."""
-        found = [_growing(facts, is_known=facts.process in self._known) for facts in living]
-        growing = [each for each in found if each is not None]
-        self._known = {each.facts.process for each in growing}
-        self._known_devices &= {(f.process, d.device) for f in living for d in f.devices}
+        """One verdict for each role with enough steps. ``now_seconds``: Unix time."""
+        found = [
+            _growing(facts, is_known=facts.process in self._growing_before) for facts in living
+        ]
+        growing = [process for process in found if process is not None]
+        self._growing_before = {process.facts.process for process in growing}
+        self._growing_devices &= {
+            (facts.process, device.device) for facts in living for device in facts.devices
+        }
         roles = dict.fromkeys(facts.process.role for facts in living)
-        told = (self._of_role(role, living, growing, now_seconds) for role in roles)
-        return tuple(verdict for verdict in told if verdict is not None)
+        verdicts = (self._of_role(role, living, growing, now_seconds) for role in roles)
+        return tuple(verdict for verdict in verdicts if verdict is not None)
 
     def _of_role(
         self,
@@ -101,15 +105,18 @@ class MemoryJudge:
         now_seconds: float,
     ) -> Verdict | None:
         ranks = [facts for facts in living if facts.process.role == role]
-        own = [each for each in growing if each.facts.process.role == role]
-        of_devices = _of_devices(role, ranks, self._known_devices, self._begins, now_seconds)
+        own = [process for process in growing if process.facts.process.role == role]
+        of_devices = _of_devices(role, ranks, self._growing_devices, self._begins, now_seconds)
         is_young = not any(len(facts.samples) >= MIN_STEPS for facts in ranks)
         if is_young and not own and of_devices is None:
             return None
-        own.sort(key=lambda each: (len(each.facts.process.label), each.facts.process.label))
+        own.sort(
+            key=lambda process: (len(process.facts.process.label), process.facts.process.label)
+        )
         host = _leak(role, own, growing, self._begins, now_seconds)
-        verdict = host if of_devices is None else _beside(of_devices, host)
-        for key in [k for k in self._since if k[0] == role and k[1] != verdict.cause]:
+        verdict = host if of_devices is None else _combined(of_devices, host)
+        outdated = [key for key in self._since if key[0] == role and key[1] != verdict.cause]
+        for key in outdated:
             del self._since[key]
             self._begins.pop(key, None)
         if verdict.state != "found":
@@ -122,21 +129,22 @@ class MemoryJudge:
 def _of_devices(
     role: str,
     ranks: Sequence[MemoryFacts],
-    known: set[Place],
+    growing_before: set[DevicePlace],
     begins: Begins,
     now_seconds: float,
 ) -> Verdict | None:
-    """What ends the job goes before what costs it room."""
+    """The device verdict of a role. A full device comes before memory that is not released."""
     limits = MOST_STEPS_LEFT, MOST_SECONDS_LEFT
-    leak = device_leak(role, ranks, limits, known, begins, now_seconds)
-    found = [v for v in (_device_verdict(role, ranks), leak, _kept(role, ranks)) if v is not None]
-    return _beside(*found) if found else None
+    leak = device_leak(role, ranks, limits, growing_before, begins, now_seconds)
+    verdicts = (_device_verdict(role, ranks), leak, _not_released(role, ranks))
+    found = [verdict for verdict in verdicts if verdict is not None]
+    return _combined(*found) if found else None
 
 
-def _beside(verdict: Verdict, *others: Verdict) -> Verdict:
-    """A role has one verdict: what else was found is evidence in it."""
-    told = (other.summary for other in others if other.state == "found")
-    return replace(verdict, evidence=(*verdict.evidence, *told))
+def _combined(verdict: Verdict, *others: Verdict) -> Verdict:
+    """One verdict for a role: other findings become evidence of the first."""
+    summaries = (other.summary for other in others if other.state == "found")
+    return replace(verdict, evidence=(*verdict.evidence, *summaries))
 
 
 def _leak(
@@ -149,29 +157,29 @@ def _leak(
     if not own:
         return Verdict("memory", "clear", role, sentences.NOTHING_GROWS())
     reached = [
-        (limit.free_bytes / sum(each.bytes_per_second for each in together), limit, one)
-        for one in own
-        for limit, together in _shared(one, growing)
+        (limit.free_bytes / sum(other.bytes_per_second for other in sharing), limit, process)
+        for process in own
+        for limit, sharing in _shared(process, growing)
     ]
-    ranks = tuple(each.facts.process.label for each in own)
-    most = max(own, key=lambda each: each.bytes_per_step)
+    ranks = tuple(process.facts.process.label for process in own)
+    most = max(own, key=lambda process: process.bytes_per_step)
     begin = begins.get((role, HOST_LEAK)) or most.begin()
-    said = _growth_fields(ranks, most, begin)
+    fields = _growth_fields(ranks, most, begin)
     if not reached:
-        return Verdict("memory", "insufficient evidence", role, sentences.LIMIT_UNKNOWN(**said))
-    seconds, limit, first = min(reached, key=lambda each: each[0])
+        return Verdict("memory", "insufficient evidence", role, sentences.LIMIT_UNKNOWN(**fields))
+    seconds, limit, first = min(reached, key=lambda row: row[0])
     steps = seconds / first.step_seconds
     name = capitalized(_words(limit))
-    said |= {"limit": name, "steps": f"{steps:.0f}", "time": age_text(seconds)}
+    fields |= {"limit": name, "steps": f"{steps:.0f}", "time": age_text(seconds)}
     if steps > MOST_STEPS_LEFT and seconds > MOST_SECONDS_LEFT:
         lines = _evidence(own, limit)
-        return Verdict("memory", "clear", role, sentences.HOST_GROWTH_FAR(**said), evidence=lines)
-    begins[role, HOST_LEAK] = begin  # it stays as it was when it was found
+        return Verdict("memory", "clear", role, sentences.HOST_GROWTH_FAR(**fields), evidence=lines)
+    begins[role, HOST_LEAK] = begin  # the begin of a finding does not change
     return Verdict(
         kind="memory",
         state="found",
         role=role,
-        summary=sentences.HOST_LEAK(**said),
+        summary=sentences.HOST_LEAK(**fields),
         ranks=ranks,
         cause=HOST_LEAK,
         step=begin.step,
@@ -194,12 +202,18 @@ def _evidence(own: Sequence[_Growing], limit: MemoryLimit) -> tuple[str, ...]:
 
 
 def _shared(
-    one: _Growing, growing: Sequence[_Growing]
+    process: _Growing, growing: Sequence[_Growing]
 ) -> Iterable[tuple[MemoryLimit, list[_Growing]]]:
-    """Each limit that this process meets, with all that use it up."""
-    for limit in one.facts.limits:
-        places = ({other.place for other in each.facts.limits} for each in growing)
-        yield limit, [e for e, p in zip(growing, places, strict=True) if limit.place in p]
+    """Each limit of this process, with all growing processes that share it."""
+    for limit in process.facts.limits:
+        yield (
+            limit,
+            [
+                other
+                for other in growing
+                if any(limit.place == shared.place for shared in other.facts.limits)
+            ],
+        )
 
 
 def _words(limit: MemoryLimit) -> str:
@@ -207,7 +221,7 @@ def _words(limit: MemoryLimit) -> str:
 
 
 def _growing(facts: MemoryFacts, *, is_known: bool) -> _Growing | None:
-    """By its newest 64 steps, or by some of its newest 512: what leaks at each evaluation."""
+    """The growth of a process by its last 64 steps, or by a selection of its last 512 steps."""
     if facts.step_seconds is None:
         return None
     least_rise = RISE_TO_STAY if is_known else SMALLEST_RISE
@@ -223,7 +237,7 @@ def _highest(facts: MemoryFacts, step: int) -> float | None:
 
 
 def _urgent(facts: MemoryFacts, step_seconds: float) -> _Growing | None:
-    """By its newest 16 steps: where a limit is so near that more of them cannot be waited for."""
+    """The growth of a process by its last 16 steps, if a limit is near."""
     before = [sample for samples in facts.sparse_samples for sample in samples]
     per_step = urgent_bytes_per_step(facts.samples, before)
     free_bytes = min((limit.free_bytes for limit in facts.limits), default=None)
@@ -233,7 +247,7 @@ def _urgent(facts: MemoryFacts, step_seconds: float) -> _Growing | None:
 
 
 def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
-    """None while no device is nearly full with a gap that grows."""
+    """The finding on devices that are nearly full with growing unused memory; else None."""
     found = [
         (facts, device, share)
         for facts in ranks
@@ -243,7 +257,7 @@ def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
     if not found:
         return None
     labels = tuple(dict.fromkeys(facts.process.label for facts, _, _ in found))
-    facts, device, share = max(found, key=lambda each: each[2])
+    facts, device, share = max(found, key=lambda row: row[2])
     return Verdict(
         kind="memory",
         state="found",
@@ -254,22 +268,22 @@ def _device_verdict(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
         ranks=labels,
         cause=DEVICE_NEARLY_FULL,
         step=facts.step,
-        evidence=tuple(_gap_line(*each) for each in found[:8]),
+        evidence=tuple(_gap_line(*row) for row in found[:8]),
     )
 
 
-def _kept(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
-    """Of ranks that offload: what stays with their allocator while they are offloaded."""
+def _not_released(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
+    """The finding on offloaded ranks whose allocator still holds memory; else None."""
     found = [
         (num_bytes, facts, device)
         for facts in ranks
         for device in facts.devices
-        if (num_bytes := _kept_bytes(device))
+        if (num_bytes := _unreleased_bytes(device))
     ]
     if not found:
         return None
     labels = tuple(dict.fromkeys(facts.process.label for _, facts, _ in found))
-    most, facts, device = max(found, key=lambda each: each[0])
+    most, facts, device = max(found, key=lambda row: row[0])
     is_one = len(labels) == 1
     return Verdict(
         kind="memory",
@@ -286,26 +300,26 @@ def _kept(role: str, ranks: Sequence[MemoryFacts]) -> Verdict | None:
         stage="rollout",
         cause=NOT_GIVEN_BACK,
         step=facts.step,
-        evidence=tuple(_kept_line(*each) for each in found[:8]),
+        evidence=tuple(_unreleased_line(*row) for row in found[:8]),
         action=sentences.NOT_RELEASED.action,
     )
 
 
-def _kept_line(num_bytes: float, facts: MemoryFacts, device: DeviceUse) -> str:
+def _unreleased_line(num_bytes: float, facts: MemoryFacts, device: DeviceUse) -> str:
     share = num_bytes / (device.limit_bytes or num_bytes)
     return (
         f"rank {facts.process.label}: {bytes_text(num_bytes)}, {share:.0%} of {device.device}, "
-        f"held and unused while offloaded in the last {_KEPT_STEPS} steps"
+        f"held and unused while offloaded in the last {_UNRELEASED_STEPS} steps"
     )
 
 
-def _kept_bytes(device: DeviceUse) -> float | None:
-    """The least of the newest rollouts, where that is much of the device."""
-    newest = [num_bytes for _, num_bytes in device.kept_samples[-_KEPT_STEPS:]]
-    if len(newest) < _KEPT_STEPS or not device.limit_bytes:
+def _unreleased_bytes(device: DeviceUse) -> float | None:
+    """The smallest value of the last rollouts, if it is a large part of the device."""
+    latest = [num_bytes for _, num_bytes in device.kept_samples[-_UNRELEASED_STEPS:]]
+    if len(latest) < _UNRELEASED_STEPS or not device.limit_bytes:
         return None
-    least = min(newest)
-    return least if least >= _LEAST_KEPT_SHARE * device.limit_bytes else None
+    least = min(latest)
+    return least if least >= _LEAST_UNRELEASED_SHARE * device.limit_bytes else None
 
 
 def _gap_line(facts: MemoryFacts, device: DeviceUse, share: float) -> str:
@@ -317,10 +331,7 @@ def _gap_line(facts: MemoryFacts, device: DeviceUse, share: float) -> str:
 
 
 def _full_share(device: DeviceUse) -> float | None:
-    """Share held of a device that is nearly full, where the gap grows and nothing was retried.
-
-    Retried allocations have an alert of their own.
-    """
+    """Share of a nearly full device that the allocator holds; None unless the unused part grows."""
     if not device.limit_bytes or device.reserved_bytes is None:
         return None
     share = device.reserved_bytes / device.limit_bytes
@@ -329,35 +340,38 @@ def _full_share(device: DeviceUse) -> float | None:
     return share if share > NEARLY_FULL and grows else None
 
 
-def _growth_line(each: _Growing) -> str:
-    (first, before), (last, after) = each.samples[0], each.samples[-1]
+def _growth_line(process: _Growing) -> str:
+    (first, before), (last, after) = process.samples[0], process.samples[-1]
     return (
-        f"{labels_text([each.facts.process.label])}: {bytes_text(before)} after step {first}, "
+        f"{labels_text([process.facts.process.label])}: {bytes_text(before)} after step {first}, "
         f"{bytes_text(after)} after step {last}"
     )
 
 
 def _heap_lines(own: Sequence[_Growing]) -> list[str]:
-    """Of those of which glibc keeps much."""
-    told = [(each, each.facts.heap, each.samples[-1][1]) for each in own]
-    lines = [(each.facts.process.label, heap_text(heap, used)) for each, heap, used in told if heap]
+    """Evidence: processes in which glibc retains much memory."""
+    lines = [
+        (process.facts.process.label, heap_text(process.facts.heap, process.samples[-1][1]))
+        for process in own
+        if process.facts.heap
+    ]
     return [f"{labels_text([label])}: {text}" for label, text in lines if text][:8]
 
 
 def heap_text(heap: GlibcHeap, anonymous_bytes: float) -> str:
-    """What glibc keeps of a process' memory, "" where that is little; advice where it can go."""
+    """How much freed memory glibc retains, with advice; "" if it is little."""
     retained, trimmable = heap.retained_bytes, heap.trimmable_bytes
     if retained is None or retained < max(_MUCH_BYTES, _MUCH_SHARE * anonymous_bytes):
         return ""
-    whole, other = anonymous_bytes, max(0.0, anonymous_bytes - heap.used_bytes - retained)
-    kept = (
-        f"of {bytes_text(whole)} glibc's malloc has given out {bytes_text(heap.used_bytes)} and "
-        f"keeps {bytes_text(retained)} that was freed; {bytes_text(other)} are not malloc's "
-        "(Python's small objects among them)"
+    other = max(0.0, anonymous_bytes - heap.used_bytes - retained)
+    text = (
+        f"of {bytes_text(anonymous_bytes)}, {bytes_text(heap.used_bytes)} are allocated by glibc's "
+        f"malloc, {bytes_text(retained)} are freed but retained by it, and {bytes_text(other)} are "
+        "not malloc's (for example Python's small objects)"
     )
     if trimmable is None or trimmable < retained / 2:
-        return f"{kept}; what it keeps is in pieces of less than a page, and cannot be given back"
-    return f"{kept}; malloc_trim(0) would give back about {bytes_text(trimmable)}"
+        return f"{text}; the retained pieces are smaller than a page and cannot be returned"
+    return f"{text}; malloc_trim(0) would return about {bytes_text(trimmable)}"
 
 
 def _limit_line(limit: MemoryLimit) -> str:

@@ -117,7 +117,7 @@ def test_what_glibc_keeps_is_said_once(is_in_verdict):
     run = replace(run, ranks=(rank,), verdicts=(verdict,))
     told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
     text = diagnosis_text.text(told, None)
-    said = "malloc_trim(0) would give back" in " ".join(text.split())
+    said = "malloc_trim(0) would return" in " ".join(text.split())
     assert said is not is_in_verdict
 
 

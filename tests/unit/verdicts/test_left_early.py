@@ -43,7 +43,7 @@ def test_who_left_early_is_to_blame_and_not_who_died_of_it(scene):
     )
     assert verdict.step == 4
     assert verdict.evidence == (
-        "rank 1: last collective of group 0 is #4, rank 0 went on to #5",
+        "rank 1: last collective of group 0 is #4, rank 0 reached #5",
     )  # fmt: skip
 
 

@@ -250,7 +250,7 @@ def test_who_only_looks_writes_nothing(dfx_dir, rank):
 
 
 def crash_of(agent: Agent) -> tuple:
-    """All that is told of it; the seconds before it was missed are rounded."""
+    """All that is told of it; the seconds before the process was missing are rounded."""
     agent.poll()
     (run,) = agent.snapshot().runs
     (verdict,) = [verdict for verdict in run.verdicts if verdict.kind == "crash"]

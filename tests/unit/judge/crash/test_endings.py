@@ -101,7 +101,7 @@ def stood(label: str, gone_seconds: int | None, last_event_seconds: int | None =
 def test_the_evidence_says_when_it_was_last_heard_of_and_who_died_later():
     first, later = stood("0", 50, 48), stood("1", 62)
     where, ending, order = _lines([first], [later], [first, later])
-    assert where.endswith("of step 3, last record 2 s before it was missed")
+    assert where.endswith("of step 3, last record 2 s before the process was missing")
     assert ending == "rank 1 was killed by signal 11 (SIGSEGV)"
     assert order == "rank 1 died 12 s later"
     assert _lines([later], [first], [])[-1] == "rank 0 died 12 s before"

@@ -160,7 +160,7 @@ def test_a_death_that_nobody_saw_is_told_with_its_own_time():
     alive_ns = NOW - 90 * SECOND
     found = judged(lives(0), died(1, None, ago=30, alive_ns=alive_ns))
     assert found.since_seconds == pytest.approx(NOW / 1e9 - 90)
-    assert "it ended between 90 s and 30 s ago, nobody looked meanwhile" in found.evidence[0]
+    assert "it ended between 90 s and 30 s ago, unobserved" in found.evidence[0]
     seen = judged(lives(0), died(1, SEGV, ago=30, alive_ns=NOW - 31 * SECOND))
     assert seen.since_seconds == pytest.approx(NOW / 1e9 - 31)
     assert "nobody looked" not in seen.evidence[0]

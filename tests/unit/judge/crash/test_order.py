@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.rank import Failure, RankFacts
-from dfx_agent.judge.crash.order import first_of, was_taken_along
+from dfx_agent.judge.crash.order import first_to_die, was_ended_by_launcher
 
 KILL, TERM, SEGV, ABRT = (
     ExitStatus(None, number)
@@ -28,7 +28,7 @@ def died(
 
 
 def first(*ranks: RankFacts) -> list[str]:
-    return [rank.label for rank in first_of(ranks)]
+    return [rank.label for rank in first_to_die(ranks)]
 
 
 def test_who_was_missed_before_the_others_were_seen_last_was_first():
@@ -69,29 +69,33 @@ def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
         (died(0, None, (59, 60)), False),
         (died(0, KILL, (59, 60), was_oom_killed=True), False),
     ):
-        assert was_taken_along(one, [told, one]) is expected
+        assert was_ended_by_launcher(one, [told, one]) is expected
     one, unknown = died(0, KILL, (59, 60)), died(1, None, (0, 1))
-    assert was_taken_along(one, [unknown, told, one])
-    assert not was_taken_along(one, [unknown, one])
-    assert not was_taken_along(one, [one, died(1, SEGV, (4, 5))])
+    assert was_ended_by_launcher(one, [unknown, told, one])
+    assert not was_ended_by_launcher(one, [unknown, one])
+    assert not was_ended_by_launcher(one, [one, died(1, SEGV, (4, 5))])
 
 
 def test_who_was_told_to_end_went_with_the_job_only_where_somebody_was_dead_before():
     told = died(1, TERM, (49, 50))
-    assert not was_taken_along(told, [told])
-    assert was_taken_along(told, [told, died(0, SEGV, (20, 30))])
-    assert was_taken_along(told, [told, died(0, FAILED, (20, 30), there_ns=99)]), "long before"
-    assert not was_taken_along(told, [told, died(0, SEGV, (51, 60))])
-    assert was_taken_along(told, [told, died(0, FAILED, (45, 55))]), "a launcher may have seen it"
+    assert not was_ended_by_launcher(told, [told])
+    assert was_ended_by_launcher(told, [told, died(0, SEGV, (20, 30))])
+    assert was_ended_by_launcher(told, [told, died(0, FAILED, (20, 30), there_ns=99)]), (
+        "long before"
+    )
+    assert not was_ended_by_launcher(told, [told, died(0, SEGV, (51, 60))])
+    assert was_ended_by_launcher(told, [told, died(0, FAILED, (45, 55))]), (
+        "a launcher may have seen it"
+    )
     still_there = died(0, FAILED, (45, 55), there_ns=70)
-    assert not was_taken_along(told, [told, still_there]), "no launcher has seen its end"
-    assert not was_taken_along(told, [told, died(0, TERM, (20, 30))])
+    assert not was_ended_by_launcher(told, [told, still_there]), "no launcher has seen its end"
+    assert not was_ended_by_launcher(told, [told, died(0, TERM, (20, 30))])
 
 
 def test_who_was_waited_for_was_not_told_to_end_since_the_others_failed():
     told = died(1, TERM, reached={"0": 45})
-    assert not was_taken_along(told, [told, died(0, FAILED, reached={"0": 46})])
-    assert was_taken_along(told, [told, died(0, FAILED, reached={"0": 45})])
+    assert not was_ended_by_launcher(told, [told, died(0, FAILED, reached={"0": 46})])
+    assert was_ended_by_launcher(told, [told, died(0, FAILED, reached={"0": 45})])
 
 
 def raised(label: int, at_ns: int, message: str = "injected", **known) -> RankFacts:
@@ -123,9 +127,9 @@ def test_a_killed_rank_that_was_noticed_after_a_terminated_peer_was_first():
     killed, ended = died(3, KILL, (40, 60)), died(2, TERM, (40, 50))
     lost = [raised(rank, 55, "Connection reset by peer") for rank in (0, 1)]
     everybody = [killed, ended, *lost]
-    assert not was_taken_along(killed, everybody)
-    assert was_taken_along(ended, everybody)
-    assert first(*(r for r in everybody if not was_taken_along(r, everybody))) == ["3"]
+    assert not was_ended_by_launcher(killed, everybody)
+    assert was_ended_by_launcher(ended, everybody)
+    assert first(*(r for r in everybody if not was_ended_by_launcher(r, everybody))) == ["3"]
 
 
 def test_who_lost_its_peer_and_was_terminated_then_was_not_killed_beside_it():

@@ -199,7 +199,7 @@ def test_a_step_that_any_rank_left_out_is_not_compared():
 def test_a_rank_that_was_let_go_keeps_its_totals():
     job = Job()
     job.passes(3)
-    job.ledger.let_go(job.ranks[0], (3,))
+    job.ledger.remove_process(job.ranks[0], (3,))
     assert job.ledger.rows("actor", "0") == ()
     assert job.ledger.num_incomplete == 1
     job.passes(1)

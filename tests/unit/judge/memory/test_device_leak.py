@@ -53,7 +53,7 @@ def test_a_leak_of_100_mib_a_step_is_told_by_the_steps_until_its_peak_fills_the_
 def test_what_is_beside_the_allocator_leaves_less():
     (verdict,) = judged(rank("0", 100.0, beside_bytes=5.0 * GIB))
     assert "in at most 51 steps" in verdict.summary
-    assert "70 GiB at most, 5 GiB beside it;" in verdict.evidence[0]
+    assert "70 GiB at most, 5 GiB used by others;" in verdict.evidence[0]
     (verdict,) = judged(rank("0", 100.0, beside_bytes=11.0 * GIB))
     assert "in at most 0 steps" in verdict.summary
 

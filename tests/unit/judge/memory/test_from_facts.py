@@ -287,13 +287,14 @@ def test_what_glibc_keeps_of_a_leak_is_evidence_and_what_can_be_done_is_said():
     leak = rank("0", 64, 20.0, limits=(host(10),))
     (verdict,) = judged(replace(leak, heap=heap(0.5, 1.3, 1.25)))
     assert verdict.evidence[1] == (
-        "rank 0: of 2.25 GiB glibc's malloc has given out 512 MiB and keeps 1.3 GiB that was "
-        "freed; "
-        "461 MiB are not malloc's (Python's small objects among them); malloc_trim(0) would give "
-        "back about 1.25 GiB"
+        "rank 0: of 2.25 GiB, 512 MiB are allocated by glibc's malloc, 1.3 GiB are freed but "
+        "retained by it, and 461 MiB are not malloc's (for example Python's small objects); "
+        "malloc_trim(0) would return about 1.25 GiB"
     )
     (verdict,) = judged(replace(leak, heap=heap(0.5, 1.3, 0.1)))
-    assert "is in pieces of less than a page, and cannot be given back" in verdict.evidence[1]
+    assert (
+        "the retained pieces are smaller than a page and cannot be returned" in verdict.evidence[1]
+    )
 
 
 @pytest.mark.parametrize("kept", [None, heap(2.0, 0.2, 0.2), heap(2.0, None, None)])
