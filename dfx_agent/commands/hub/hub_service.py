@@ -59,7 +59,9 @@ class Hub:
         uids = frozenset() if token else frozenset({0, os.getuid()})
         (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
         strangers = Strangers()
-        self._access = Access(token, config.token_file or "", uids, see_stranger=strangers.see)
+        self._access = Access(
+            token, config.token_file or "", uids, config.open_to_local_users, strangers.see
+        )
         folds = JobFolds(divergence.condition)
         told = receivers(config)
         self.intake = Intake(folds, delivers=bool(told))
