@@ -1,12 +1,17 @@
-"""Configuration: file < environment < flags. An unknown key is an error that names the key."""
+"""Configuration: file < environment < flags. An unknown key is an error that names the key.
+
+A setting is one field of ``Config``. Its type chooses the parser, which its ``_PARSERS`` entry
+replaces: docs/how-to/add-a-setting.md.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import yaml
@@ -15,6 +20,7 @@ from dfx_agent.agent import model_configs
 from dfx_agent.agent.bounded_yaml import loaded
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.base.errors import ConfigError
+from dfx_agent.base.text import LARGEST_COUNT, whole_number
 from dfx_agent.catalogue.alerts.declared import thresholds
 from dfx_agent.catalogue.alerts.thresholds import checked_values
 from dfx_agent.wire import default_directory, variables
@@ -26,7 +32,6 @@ _NOT_OURS = {*(v.name for v in variables.ALL), "DFX_LOG_LEVEL", "DFX_DCGM_URL"} 
 }
 AUTO = re.compile(r"auto(?::(\d{1,5}))?")
 _NAMES = {variables.DIR.name: "directory"}
-_MAY_BE_ZERO = frozenset({"linger_seconds"})
 # what Prometheus and Alertmanager take as the name of a label
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 # labels that say which alert it is, of which run
@@ -52,6 +57,11 @@ _SECRET_OF = {
 }
 
 
+def at_least(least: float, most: float = LARGEST_COUNT) -> Mapping[str, float]:
+    """Limits of a setting that is a number: the metadata of its field."""
+    return {"least": least, "most": most}
+
+
 @dataclass(frozen=True)
 class Config:
     """What an agent needs to know."""
@@ -70,7 +80,7 @@ class Config:
     """How often segments are read."""
     keep_dead_seconds: float = 600.0
     """How long the segment of a process that died is kept."""
-    linger_seconds: float = 60.0
+    linger_seconds: float = field(default=60.0, metadata=at_least(0))
     """How long an agent that ends with its job waits at most until Prometheus has seen the end."""
     alertmanager: tuple[str, ...] = ()
     """URLs of the Alertmanagers that alerts are delivered to."""
@@ -163,13 +173,24 @@ def _checked(key: str, where: str) -> str:
 
 
 def _typed(key: str, value: Any) -> Any:
-    if key in _TYPES:
-        return _TYPES[key](key, value)
+    hint = _types()[key]
+    if key in _PARSERS:
+        return _PARSERS[key](key, value)
+    if hint in _PARSERS_BY_TYPE:
+        return _PARSERS_BY_TYPE[hint](key, value)
     if key in _SECRETS and value is not None:
         return _readable(key, str(value))
-    if key.endswith("_seconds"):
-        return _seconds(key, value)
     return value if value is None else str(value)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Config)
+
+
+def _limits(key: str) -> tuple[float | None, float]:
+    (limits,) = (field.metadata for field in fields(Config) if field.name == key)
+    return limits.get("least"), limits.get("most", LARGEST_COUNT)
 
 
 def _flag(key: str, value: Any) -> bool:
@@ -184,8 +205,18 @@ def _seconds(key: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise ConfigError(f"{key} must be a number of seconds, not {value!r}") from None
-    if not 0 < number < 1e9 and not (number == 0 and key in _MAY_BE_ZERO):
+    if not 0 < number < 1e9 and number != _limits(key)[0]:
         raise ConfigError(f"{key} must be positive, not {value!r}")
+    return number
+
+
+def _integer(key: str, value: Any) -> int:
+    """Decimal digits; ``True``, 3.0 and "1e3" are none."""
+    least, most = _limits(key)
+    number = whole_number(str(value).strip(), int(most))
+    if number is None or number < (least or 0):
+        limits = f"from {least or 0:,.0f} to {most:,.0f}"
+        raise ConfigError(f"{key} must be a whole number {limits}, not {value!r}")
     return number
 
 
@@ -295,19 +326,22 @@ def _readable(key: str, file: str) -> str:
 
 
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
-_TYPES: dict[str, Callable[[str, Any], Any]] = {
+_PARSERS_BY_TYPE: dict[Any, Callable[[str, Any], Any]] = {
+    bool: _flag,
+    int: _integer,
+    float: _seconds,
+}
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "alertmanager": _urls,
     "webhook": _urls,
     "thresholds": _thresholds,
     "alert_labels": _labels,
     "track_with": _unique,
     "tracker_kwargs": _by_tracker,
-    "open_to_local_users": _flag,
     "otlp_endpoint": _url_or_none,
     "otlp_signals": _unique,
     "engines": _urls,
     "hub": _hub,
-    "find_engines": _flag,
     "peak_tflops": _tflops,
     "model_config": model_configs.given,
 }

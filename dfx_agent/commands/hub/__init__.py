@@ -11,7 +11,7 @@ from dfx_agent.commands.serve.options import (
     HUB_LISTEN,
     add_delivery_arguments,
     add_server_arguments,
-    load_hub_config,
+    load_config,
 )
 
 HELP = "be the hub of a job on several nodes, which their agents join"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Until SIGINT or SIGTERM."""
-    config = load_hub_config(args, HUB_LISTEN)
+    config = load_config(args, HUB_LISTEN)
     block_signals()
     hub = hub_of(config, args.targets_file)
     hub.start()

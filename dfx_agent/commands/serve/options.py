@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 HUB_PORT = 9932
 HUB_LISTEN = f"0.0.0.0:{HUB_PORT}"
-_DELIVERY = ("alertmanager", "webhook", "alert_labels")
-_HUB = ("hub", "hub_token_file", "hub_ca_file")
-_SERVER = ("listen", "token_file", "tls_cert", "tls_key")
 
 
 def add_service_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,20 +105,14 @@ def budget_of(args: argparse.Namespace) -> float | None:
     return ratio
 
 
-def load_config(args: argparse.Namespace) -> Config:
-    """Settings from file, environment and flags; ConfigError names the bad one."""
-    from dfx_agent.agent.config import load
+def load_config(args: argparse.Namespace, listen: str | None = None) -> Config:
+    """Settings from file, environment and the verb's flags; ConfigError names the bad one.
 
-    names = ("directory", "otlp_endpoint", *_SERVER, *_DELIVERY, *_HUB)
-    flags = {name: getattr(args, name) for name in names}
-    return load(flags, os.environ, args.config)
+    ``listen`` replaces the default address: a hub listens elsewhere than the agent of its node.
+    """
+    from dfx_agent.agent.config import Config, load
 
-
-def load_hub_config(args: argparse.Namespace, listen: str) -> Config:
-    """The same for a hub, which listens elsewhere than the agent of its node."""
-    from dfx_agent.agent.config import load
-
-    flags = {name: getattr(args, name) for name in (*_SERVER, *_DELIVERY)}
+    flags = {setting.name: getattr(args, setting.name, None) for setting in fields(Config)}
     return load({**flags, "listen": args.listen or listen}, os.environ, args.config)
 
 

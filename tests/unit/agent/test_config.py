@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from dfx_agent.agent.config import _SECRET_OF, Config, load
+from dfx_agent.agent import config as config_module
+from dfx_agent.agent.config import _SECRET_OF, Config, at_least, load
 from dfx_agent.base.errors import ConfigError
 
 
@@ -186,3 +187,39 @@ def test_what_is_no_url_of_an_engine_is_refused_without_its_secret(url):
     with pytest.raises(ConfigError, match="engines") as refused:
         load({}, {"DFX_ENGINES": url}, None)
     assert "secret" not in str(refused.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithNumber(Config):
+    num_workers: int = dataclasses.field(default=3, metadata=at_least(1, 8))
+
+
+@pytest.fixture
+def with_number(file, monkeypatch):
+    """A setting that is an integer, declared as docs/how-to/add-a-setting.md says."""
+    monkeypatch.setattr(config_module, "Config", _WithNumber)
+    config_module._types.cache_clear()
+    yield file
+    config_module._types.cache_clear()
+
+
+def test_the_type_of_a_field_chooses_its_parser(with_number):
+    assert load({}, {}, None).num_workers == 3
+    assert load({}, {"DFX_NUM_WORKERS": " 8 "}, None).num_workers == 8
+    with_number.write_text("num_workers: 1\n")
+    assert load({}, {}, None).num_workers == 1
+
+
+@pytest.mark.parametrize("text", ["0", "9", "-1", "3.0", "1e0", "", "many", "true", "99999999999"])
+def test_an_integer_outside_its_limits_is_refused_with_them(with_number, text):
+    with_number.write_text(f"num_workers: {text}\n" if text else "num_workers: ''\n")
+    assert refusal().startswith("num_workers must be a whole number from 1 to 8, not ")
+    assert "num_workers must be" in refusal(environment={"DFX_NUM_WORKERS": text})
+
+
+@pytest.mark.parametrize(("value", "is_valid"), [("0", True), ("-1", False), ("1e99", False)])
+def test_zero_is_valid_only_where_the_field_says_so(file, value, is_valid):
+    if is_valid:
+        assert load({}, {"DFX_LINGER_SECONDS": value}, None).linger_seconds == 0.0
+    else:
+        assert "linger_seconds must be" in refusal(environment={"DFX_LINGER_SECONDS": value})
