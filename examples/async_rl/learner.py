@@ -8,6 +8,7 @@ Its waits are those of an off-policy learner, never merged: ``collector`` (no sa
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import http.client
 import json
@@ -38,13 +39,14 @@ from examples.async_rl.faults import due
 from examples.async_rl.groups import Sample
 from examples.async_rl.lags import by_lag, by_position
 from examples.async_rl.options import add_shared, shared
-from examples.async_rl.settings import CONTEXT_LENGTH, GROUP_SIZE
+from examples.async_rl.settings import CONTEXT_LENGTH, GROUP_SIZE, MAX_RESPONSE_LENGTH
 from examples.async_rl.truth import WAIT_FOR_SAMPLES, TruthLog
 from examples.async_rl.weight_sync import WeightPublisher
 
 NUM_EPOCHS = 2
 NUM_MINI_BATCHES = 2
 CLIP_RATIO = 0.2
+REFERENCE_KL_COEF = 0.001
 MAX_GRAD_NORM = 1.0
 _MISMATCH = "pipeline/mismatch_kl"
 
@@ -53,6 +55,7 @@ _MISMATCH = "pipeline/mismatch_kl"
 class Batch:
     """What one rank trains on in one step: B samples in groups of consecutive ones."""
 
+    sample_ids: Tensor  # unique in a step, over all ranks
     prompts: Tensor
     responses: Responses
     rewards: Tensor
@@ -64,19 +67,35 @@ class Batch:
         r = self.responses
         responses = Responses(r.tokens.clone(), r.mask.clone(), r.logprobs.clone())
         rewards, advantages = self.rewards.clone(), self.advantages.clone()
-        return Batch(self.prompts.clone(), responses, rewards, advantages, self.lags.clone())
+        ids, prompts, lags = self.sample_ids.clone(), self.prompts.clone(), self.lags.clone()
+        return Batch(ids, prompts, responses, rewards, advantages, lags)
+
+    def columns(self) -> dict[str, Tensor]:
+        """For the shape ledger, under verl's names."""
+        return {
+            "sample_id": self.sample_ids,
+            "uid": self.sample_ids // GROUP_SIZE,
+            "prompts": self.prompts,
+            "responses": self.responses.tokens,
+            "response_mask": self.responses.mask,
+            "rollout_log_probs": self.responses.logprobs,
+            "rewards": self.rewards,
+        }
 
 
 def packed(groups: list[dict[str, Any]], version: int) -> Batch:
     """Tensors from what the orchestrator sent to a trainer with weights of ``version``."""
     samples = [Sample(**sample) for group in groups for sample in group["samples"]]
+    first_ids = [group["number"] * GROUP_SIZE for group in groups]
+    lengths = [len(group["samples"]) for group in groups]
+    ids = [first + row for first, n in zip(first_ids, lengths, strict=True) for row in range(n)]
     prompts, responses = tensors(samples)
     rewards = torch.tensor([sample.reward for sample in samples])
     advantages = grpo.group_advantages(rewards, GROUP_SIZE)
     lags = torch.zeros(responses.mask.shape, dtype=torch.long)
     for row, sample in enumerate(samples):
         lags[row, : len(sample.versions)] = version - torch.tensor(sample.versions)
-    return Batch(prompts, responses, rewards, advantages, lags)
+    return Batch(torch.tensor(ids), prompts, responses, rewards, advantages, lags)
 
 
 class Orchestrator:
@@ -119,6 +138,7 @@ class Learner:
         self._orchestrator, self._faults, self._truth = orchestrator, faults, truth
         torch.manual_seed(options.seed)
         self._policy = TinyTransformer(task.VOCABULARY_SIZE, CONTEXT_LENGTH)
+        self._reference = copy.deepcopy(self._policy).requires_grad_(requires_grad=False)
         self._parallel_policy = DistributedDataParallel(self._policy)
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=options.learning_rate)
         self._learning_rate = options.learning_rate
@@ -136,8 +156,10 @@ class Learner:
         self._seconds = {}
         batch = self._next_batch(step)
         metrics = StepMetrics()
-        with self._timed("train_seconds"), dfx.stage("actor_update"):
-            self._train(batch, metrics)
+        with self._timed("train_seconds"):
+            reference = self._reference_logprobs(batch)
+            with self._timed("update_seconds"), dfx.stage("actor_update"):
+                self._train(batch, reference, metrics)
         self._meet("final_barrier_wait_seconds")
         told = self._publish(step)
         self._seconds["step_seconds"] = time.perf_counter() - begin_seconds
@@ -152,6 +174,7 @@ class Learner:
         self._meet("initial_barrier_wait_seconds")
         with self._timed("replay_batch_wait_seconds"), dfx.wait("replay_batch"):
             batch = packing.result()
+        dfx.ledger("collector", batch.columns())
         with self._timed("h2d_seconds"), dfx.stage("h2d"):
             return batch.copied()
 
@@ -166,11 +189,20 @@ class Learner:
         with self._timed(name), dfx.wait("barrier"):
             dist.barrier()
 
-    def _train(self, batch: Batch, metrics: StepMetrics) -> None:
+    def _reference_logprobs(self, batch: Batch) -> Tensor:
+        """(B, R); with them the batch is all that is trained on."""
+        with self._timed("reference_seconds"), dfx.stage("ref_logprob"), torch.no_grad():
+            tokens = batch.responses.tokens
+            reference, _ = response_logprobs(self._reference, batch.prompts, tokens)
+        estimates = {"ref_log_prob": reference, "advantages": batch.advantages}
+        dfx.ledger("actor_update", batch.columns() | estimates)
+        return reference
+
+    def _train(self, batch: Batch, reference: Tensor, metrics: StepMetrics) -> None:
         orders = [torch.randperm(len(batch.prompts)) for _ in range(NUM_EPOCHS)]
         for rows in [part for order in orders for part in order.tensor_split(NUM_MINI_BATCHES)]:
             with dfx.stage("forward"):
-                loss = self._loss(batch, rows, metrics)
+                loss = self._loss(batch, rows, reference[rows], metrics)
             with dfx.stage("backward"):
                 self._optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -180,26 +212,28 @@ class Learner:
                     self._optimizer.step()
             metrics.mean("actor/grad_norm", norm)
 
-    def _loss(self, batch: Batch, rows: Tensor, metrics: StepMetrics) -> Tensor:
+    def _loss(self, batch: Batch, rows: Tensor, reference: Tensor, metrics: StepMetrics) -> Tensor:
         """The policy that generated is the old one: the ratio is clipped around what it said."""
         mask, behaviour = batch.responses.mask[rows], batch.responses.logprobs[rows]
         logprobs, entropy = response_logprobs(
             self._parallel_policy, batch.prompts[rows], batch.responses.tokens[rows]
         )
         terms = grpo.policy_terms(
-            logprobs, behaviour, behaviour, batch.advantages[rows], CLIP_RATIO
+            logprobs, behaviour, reference, batch.advantages[rows], CLIP_RATIO
         )
         metrics.mean("actor/entropy", entropy.detach()[mask])
         metrics.mean("actor/pg_loss", terms.policy_loss[mask])
         metrics.mean("actor/pg_clipfrac", terms.clipped[mask])
         metrics.mean("actor/ppo_kl", terms.old_new_kl[mask])
+        metrics.mean("actor/kl_loss", terms.reference_kl[mask])
         mismatch = grpo.k3_kl(behaviour, logprobs).detach()
         metrics.mean("rollout_corr/k3_kl", mismatch[mask])
         for lag, tokens in by_lag(mask, batch.lags[rows]):
             metrics.mean(f"{_MISMATCH}/lag/{lag}", mismatch[tokens])
         for position, tokens in by_position(mask):
             metrics.mean(f"{_MISMATCH}/position/{position}", mismatch[tokens])
-        return terms.policy_loss[mask].mean()
+        losses = terms.policy_loss + REFERENCE_KL_COEF * terms.reference_kl
+        return losses[mask].mean()
 
     def _publish(self, step: int) -> dict[str, float]:
         """What is told of the weight sync: by rank 0, the others wait for it."""
@@ -221,14 +255,19 @@ class Learner:
         prompt_lengths = task.prompt_lengths(batch.prompts)
         dfx.tokens("prompt", int(prompt_lengths.sum()))
         dfx.tokens("response", int(lengths.sum()))
-        metrics.spread("critic/rewards", batch.rewards)
+        # no KL is taken off the reward here, so verl's two families hold the same numbers
+        for family in ("critic/score", "critic/rewards"):
+            metrics.spread(family, batch.rewards)
         metrics.spread("critic/advantages", batch.advantages)
+        metrics.spread("prompt_length", prompt_lengths)
         metrics.spread("response_length", lengths)
+        metrics.mean("response_length/clip_ratio", lengths >= MAX_RESPONSE_LENGTH)
         metrics.total("perf/total_num_tokens", prompt_lengths + lengths)
         metrics.mean("actor/lr", self._learning_rate)
         metrics.largest("fully_async/total_wait_time", self._seconds[WAIT_FOR_SAMPLES])
         metrics.largest("timing_s/step", self._seconds["step_seconds"])
-        metrics.largest("timing_s/update_actor", self._seconds["train_seconds"])
+        metrics.largest("timing_s/ref", self._seconds["reference_seconds"])
+        metrics.largest("timing_s/update_actor", self._seconds["update_seconds"])
         metrics.largest("timing_s/update_weights", self._seconds.get("weight_sync_seconds", 0.0))
         with dfx.wait("collective"):
             reduced = metrics.reduced()

@@ -35,7 +35,13 @@ NATIVE = {
     "dfx_turn_seconds",
     "dfx_slot_usage_ratio",
     "dfx_mismatch_kl_lag_nats",
+    "dfx_prompt_length_tokens",
+    "dfx_response_clip_ratio",
+    "dfx_ref_kl_nats",
+    "dfx_score",
 }
+# 4 groups of 8 samples, dealt to two ranks
+LEDGER = {(rank, boundary): 16.0 for rank in "01" for boundary in ("collector", "actor_update")}
 LearnerSteps = dict[tuple[str, int], dict[str, float]]  # (rank, step) -> part -> seconds
 # a machine that others load gets more: see ``until``
 pytestmark = pytest.mark.timeout(3600)
@@ -99,6 +105,16 @@ def metrics(agent: LiveAgent) -> set[str]:
 def samples_of(agent: LiveAgent, name: str) -> list:
     families = text_string_to_metric_families(agent.get("/metrics"))
     return [sample for family in families for sample in family.samples if sample.name == name]
+
+
+def ledger(agent: LiveAgent) -> dict[tuple[str, str], float]:
+    """(rank, boundary) -> samples of the newest step."""
+    found = samples_of(agent, "dfx_ledger_samples")
+    return {(s.labels["rank"], s.labels["boundary"]): s.value for s in found}
+
+
+def mismatches(agent: LiveAgent) -> list:
+    return [s.labels for s in samples_of(agent, "dfx_ledger_mismatches_total") if s.value]
 
 
 def unknown_keys(agent: LiveAgent) -> set[str]:
@@ -173,6 +189,8 @@ def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_
             lambda: metrics(agent) >= NATIVE,
             "native values are in the snapshot",
         )
+        until(lambda: ledger(agent) == LEDGER, "both ranks show their batches at both boundaries")
+        assert mismatches(agent) == []
         unknown = unknown_keys(agent)
         of_learner = seen_of_learner(agent)
         family_of_it = agent.process.descendants()
