@@ -26,7 +26,7 @@ from dfx_agent.snapshot.document import Document
 from dfx_agent.web.stream import MAX_SHARE, REFRESH_SECONDS, Channel
 from dfx_agent.web.timeline import Window, timeline_page
 from dfx_agent.web.view import Look
-from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB
+from dfx_agent.web.visible_ranks import MAX_WHOLE_JOB, NUM_OF_LARGE_JOB
 
 JOB = Path(__file__).resolve().parents[1] / "tests" / "integration" / "scripted_job.py"
 STRAGGLER, STEP_SECONDS = "3", 5
@@ -122,7 +122,7 @@ def _whole(agent: Agent) -> tuple[Baseline, Baseline]:
 def _timeline_bytes(agent: Agent) -> tuple[int, int]:
     """(of the ranks that a page shows, of all); JSON, before it is packed."""
     keys = [(rank.role, rank.rank) for rank in agent.snapshot().runs[0].ranks]
-    shown = keys if len(keys) <= 64 else keys[:NUM_OF_LARGE_JOB]
+    shown = keys if len(keys) <= MAX_WHOLE_JOB else keys[:NUM_OF_LARGE_JOB]
     page, _ = timeline_page(agent, "scripted", Window(9, shown))
     num_bytes, after = 0, None
     while True:

@@ -45,6 +45,7 @@ from dfx_agent.snapshot import (
     Verdict,
 )
 from dfx_agent.web.visible_ranks import RankKey, blames, key_of, shown_ranks
+from dfx_agent.web.wall import Wall, wall_of
 
 # gauges of the guest about itself: which hooks work, and what it costs
 _HOOKS = ("patch/", "guest/given_up")
@@ -183,6 +184,8 @@ class ViewedRun:
     part: str = ""
     step_origin: str = ""
     work_lines: tuple[str, ...] = ()
+    wall: Wall = field(default_factory=Wall)
+    """Columns in the order of ``places``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ class Viewer:
             part=run.part,
             step_origin=run.step_origin,
             work_lines=work_lines(run),
+            wall=wall_of(run, cells),
         )
 
     def _viewed_steps(self, rows: Iterable[StepRow]) -> tuple[ViewedStep, ...]:

@@ -11,7 +11,7 @@ from itertools import chain, islice, zip_longest
 
 from dfx_agent.snapshot import RankRow, RunRow
 
-MAX_WHOLE_JOB = 64
+MAX_WHOLE_JOB = 16
 NUM_OF_LARGE_JOB = 16
 _MAX_CULPRITS = 4
 _OF_DATA = frozenset({"data", "context"})  # ranks along these have the same parts of the model

@@ -7,6 +7,9 @@ const { window } = globalThis;
 globalThis.Element = window.Element;
 const { JobGrid, nodesOf, wordsOf } = await import("../../dfx_agent/web/static/job.js");
 
+const { shadeOf } = await import("../../dfx_agent/web/static/wall.js");
+const { blameOf, rowsOf } = await import("../../dfx_agent/web/static/blame.js");
+
 const place = (rank, changes = {}) => ({
   role: "actor", rank: String(rank), node: `node-${rank >> 3}`, local_rank: rank % 8, state: "live",
   step: 4, kind: "idle", now: "", blame: "", place: {}, ...changes,
@@ -18,7 +21,8 @@ let opened;
 
 beforeEach(() => {
   document.body.innerHTML =
-    '<section id="job" hidden><span id="job-note"></span><div id="job-nodes"></div></section>';
+    '<section id="job" hidden><span id="job-note"></span><div id="job-measure"></div>' +
+    '<span id="job-scale"></span><div id="job-nodes"></div></section>';
   opened = [];
   grid = new JobGrid((key) => opened.push(key));
 });
@@ -88,4 +92,38 @@ test("squares are updated in place", () => {
   assert.deepEqual(cells(), before);
   assert.match(before[3].title, /step 4, forward$/);
   assert.match(before[4].title, /step 4, between stages$/);
+});
+
+test("the colour is the measure that is chosen, and what a rank is in where no rank has it", () => {
+  const wall = { work: Array.from({ length: 24 }, (_, rank) => (rank === 3 ? 1.5 : 1)), wait: [], memory: [], tokens: [] };
+  const shown = () => [...document.querySelectorAll("#job-measure button")].filter((node) => !node.hidden);
+  grid.update({ places: job(24), wall }, new Set());
+  assert.deepEqual(shown().map((node) => node.textContent), ["Work", "Now"]);
+  assert.equal(shown()[0].getAttribute("aria-checked"), "true");
+  assert.match(cells()[3].title, /work in the last step 1.5 times the median$/);
+  shown()[1].click();
+  assert.doesNotMatch(cells()[3].title, /work/);
+  grid.update({ places: job(24) }, new Set());
+  assert.deepEqual(shown().map((node) => node.textContent), ["Now"]);
+});
+
+test("a shade is two-sided against a median, one-sided of a share, and none without a value", () => {
+  assert.deepEqual([1, 1.5, 3, 1 / 1.5, 0].map((value) => shadeOf("work", value)), [0, 1, 1, -1, -1]);
+  assert.deepEqual([0, 0.32, 1].map((value) => shadeOf("wait", value)), [0, 0.3, 1]);
+  assert.equal(shadeOf("work", null), null);
+});
+
+test("who is blamed is listed first, and of a large job a few besides", () => {
+  const ranks = job(32);
+  const incident = (severity, rank, changes) => ({
+    kind: "straggler", severity, role: "actor", ranks: [rank], lost_seconds: 0.5, since_seconds: 0, ...changes,
+  });
+  const incidents = [incident("warning", "7"), incident("critical", "9", { kind: "hang", lost_seconds: null })];
+  const blame = blameOf({ incidents });
+  assert.deepEqual([...blame.keys()], ["actor/9", "actor/7"]);
+  assert.deepEqual([...blame.values()].map((row) => row.delayText(12)), ["12.0 s", "0.50 s a step"]);
+  const listed = (run, chosen) => rowsOf(run, blame, new Set(chosen)).map((row) => row.rank);
+  assert.deepEqual(listed({ ranks, places: ranks }, ["actor/20"]), ["9", "7", "20", "0", "1"]);
+  const few = job(10);
+  assert.deepEqual(listed({ ranks: few, places: few }, []).slice(0, 3), ["9", "7", "0"]);
 });

@@ -2,6 +2,7 @@
 
 import { Address, rankKey } from "./address.js";
 import { AlertList } from "./alerts.js";
+import { MAX_LISTED } from "./blame.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
 import { DevicePanel } from "./devices.js";
@@ -65,7 +66,8 @@ class Page {
     this.timeline = new Timeline();
     this.judgedMs = 0;
     this.marked = this.address.now.rank;
-    this.feed.look(this.address.now.run, this.marked.includes("/") ? [this.marked] : []);
+    this.named = "";
+    this.feed.look(this.address.now.run, []);
     onThemeChange(() => this.repaint());
     document.addEventListener(
       "visibilitychange",
@@ -77,7 +79,7 @@ class Page {
 
   pick(name) {
     this.address.set({ run: name, rank: "", step: "" });
-    this.marked = "";
+    this.marked = this.named = "";
     this.opened.clear();
     this.feed.look(name, []);
   }
@@ -87,6 +89,7 @@ class Page {
     const { run, rank } = this.address.now;
     if (run && run !== this.run?.run) this.feed.look(run, []);
     this.marked = rank;
+    this.named = "";
     if (this.feed.snapshot) this.show(this.feed.snapshot);
   }
 
@@ -99,13 +102,22 @@ class Page {
     card?.scrollIntoView({ block: "start", behavior: "smooth" });
   }
 
+  /** A rank that the address names is shown in full, wherever it stands in a large job. */
+  openNamed(run) {
+    const key = rankKey(run.places, this.marked);
+    if (!key || key === this.named) return;
+    this.named = key;
+    this.ranks.reveal(key);
+    const isShown = run.ranks.some((rank) => `${rank.role}/${rank.rank}` === key);
+    if (!isShown || run.places.length > MAX_LISTED) this.opened.add(key);
+    if (!isShown) this.feed.look(run.run, this.opened);
+  }
+
   markRank(key) {
-    const isShown = this.run.ranks.some((rank) => `${rank.role}/${rank.rank}` === key);
-    if (!isShown && !this.opened.has(key)) this.open(key);
     const hasTable = ["overview", "ranks"].includes(this.address.now.view);
     this.address.set({ rank: key, ...(hasTable ? {} : { view: "ranks" }) });
     this.marked = key;
-    this.ranks.reveal(key);
+    this.named = ""; // scrolled to again, also if it is the same
   }
 
   async copy(incident) {
@@ -142,6 +154,7 @@ class Page {
     this.alerts.update(run);
     setHidden(this.views.nav, !run);
     if (!run || document.hidden) return;
+    this.openNamed(run);
     this.job.update(run, this.opened);
     this.ranks.update(snapshot, run, this.opened);
     this.observed.update(run);

@@ -7,6 +7,7 @@ import { onThemeChange, themeColors } from "./theme.js";
 
 const SERIES_COLORS = ["#597cdf", "#d26742", "#378f90", "#cf608e"];
 const PLOT_HEIGHT_PX = 168;
+const NARROW_PX = 260;
 const MAX_NAME = 24;
 
 const SHORT_NAMES = new Map([
@@ -133,7 +134,8 @@ class Chart {
       lineOf(s, isSplit && index ? "y3" : "y"),
       marksOf(s),
     ]);
-    await Plotly.react(this.box, traces, layoutOf(isSplit, flatRange(this.series)), {
+    const numTicks = this.box.clientWidth < NARROW_PX ? 3 : 6;
+    await Plotly.react(this.box, traces, layoutOf(isSplit, flatRange(this.series), numTicks), {
       displayModeBar: false,
       responsive: true,
     });
@@ -207,7 +209,7 @@ function flatRange(series) {
  * With `isSplit` the second line has a scale of its own on the right, in its colour; `range` is
  * null where plotly finds the axis itself.
  */
-function layoutOf(isSplit, range) {
+function layoutOf(isSplit, range, numTicks) {
   const colors = themeColors();
   const axis = {
     gridcolor: colors.line,
@@ -237,7 +239,8 @@ function layoutOf(isSplit, range) {
     uirevision: "keep",
     xaxis: {
       ...axis,
-      nticks: 6,
+      nticks: numTicks,
+      tickangle: 0,
       hoverformat: "d",
       showgrid: false,
       showspikes: false,

@@ -1,9 +1,11 @@
-// The job at a glance: nodes x local ranks, each rank one square. What it is in is its colour; who is
-// blamed, dead, gone or cannot be asked has a sign. Nodes of culprits stand first, then their peers'.
+// The job at a glance: nodes x local ranks, each rank one square. Its colour is a measure that the
+// reader chooses; who is blamed, dead, gone or cannot be asked has a sign. Nodes of culprits stand
+// first, then their peers'.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count } from "./format.js";
 import { paint } from "./palette.js";
+import { MeasureSwitch, measureColor, measureWords } from "./wall.js";
 
 const MIN_RANKS = 17; // fewer on one node are seen at once in the table
 const STATE_WORDS = {
@@ -25,7 +27,7 @@ export class JobGrid {
     this.body = document.getElementById("job-nodes");
     this.note = document.getElementById("job-note");
     this.nodes = new Map();
-    this.order = [];
+    this.measure = new MeasureSwitch(() => this.run && this.update(this.run, this.opened));
     this.body.addEventListener("click", (event) => {
       const cell = cellAt(event.target);
       if (cell) onOpen(cell.dataset.key);
@@ -35,12 +37,15 @@ export class JobGrid {
 
   /** `opened` are the keys of ranks that were chosen. */
   update(run, opened) {
+    this.run = run;
+    this.opened = opened;
+    const values = this.measure.update(run);
     const nodes = nodesOf(run.places);
     setHidden(this.card, run.places.length < MIN_RANKS && nodes.length < 2);
     if (this.card.hidden) return;
     const names = nodes.map((node) => node.name);
     reconcile(this.body, this.nodes, names, () => new NodeLine());
-    for (const node of nodes) this.nodes.get(node.name).update(node, opened);
+    for (const node of nodes) this.nodes.get(node.name).update(node, opened, this.measure.name, values);
     setText(this.note, noteOf(run.places, nodes.length));
     this.keepOneInTabOrder();
   }
@@ -164,14 +169,17 @@ class NodeLine {
     this.known = new Map();
   }
 
-  update({ name, places }, opened) {
+  update({ name, places }, opened, measure, values) {
     setText(this.name, name);
     if (this.name.title !== name) this.name.title = name;
     const label = `${name}: ${places.length} ranks`;
     if (this.node.ariaLabel !== label) this.node.ariaLabel = label;
     const keys = places.map((place) => `${place.role}/${place.rank}`);
     reconcile(this.cells, this.known, keys, (key) => new Cell(key));
-    places.forEach((place, index) => this.known.get(keys[index]).update(place, opened));
+    places.forEach((place, index) => {
+      const value = values.get(place) ?? null;
+      this.known.get(keys[index]).update(place, opened, measure, value);
+    });
   }
 
   repaint() {
@@ -188,27 +196,30 @@ class Cell {
   }
 
   /** Places that did not change are the very same: most have nothing to do. */
-  update(place, opened) {
+  update(place, opened, measure, value) {
     const isOpen = opened.has(this.node.dataset.key);
-    if (place === this.place && isOpen === this.wasOpen) return;
+    const isSame = measure === this.measure && value === this.value;
+    if (place === this.place && isOpen === this.wasOpen && isSame) return;
     const before = this.place;
     this.place = place;
     this.wasOpen = isOpen;
-    const words = wordsOf(place);
+    this.measure = measure;
+    this.value = value;
+    const words = [wordsOf(place), measureWords(measure, value)].filter(Boolean).join(", ");
     if (this.node.title !== words) this.node.title = this.node.ariaLabel = words;
     this.node.setAttribute("aria-pressed", String(isOpen));
     this.node.dataset.state = place.state;
     this.node.dataset.blame = place.blame;
     const isBlamed = place.blame === "critical" || place.blame === "warning";
     setText(this.node, STATE_SIGNS[place.state] || (isBlamed ? "▲" : ""));
-    if (before?.kind !== place.kind || before?.now !== place.now || before?.state !== place.state) {
-      this.repaint();
-    }
+    const isMoved = before?.kind !== place.kind || before?.now !== place.now;
+    if (isMoved || before?.state !== place.state || !isSame) this.repaint();
   }
 
   repaint() {
     const { kind, now, state } = this.place;
     if (state !== "live" && state !== "unknown") this.node.style.background = "";
+    else if (this.measure !== "now") this.node.style.background = measureColor(this.measure, this.value);
     else if (kind === "collective") paint(this.node, "wait", "collective");
     else paint(this.node, kind, now);
   }

@@ -1,7 +1,9 @@
-// One line per rank: what it does now, and where its last step went, on one scale for all.
+// One line per rank: what it does now, and where its last step went, on one scale for all. Who is
+// blamed comes first; of a large job the table has who is blamed or chosen, and a few to compare.
 
+import { blameOf, rowsOf } from "./blame.js";
 import { element, reconcile, setHidden, setText } from "./element.js";
-import { count, duration, elapsed, percent, shownWords } from "./format.js";
+import { count, duration, elapsed, percent } from "./format.js";
 import { inkOf, paint } from "./palette.js";
 import { SplitBar, waitSeconds } from "./split.js";
 import { hideTooltip, partRows, showTooltip } from "./tooltip.js";
@@ -28,27 +30,33 @@ export class RankTable {
   }
 
   update(snapshot, run, opened) {
-    const keys = run.ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
+    const blame = blameOf(run);
+    const ranks = rowsOf(run, blame, opened);
+    const keys = ranks.map((rank) => `${rank.role}/${rank.rank}/${rank.pid}`);
     reconcile(this.body, this.rows, keys, () => new RankLine());
     const scale = Math.max(...run.ranks.flatMap(wallSeconds), 0) || 1;
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
-    run.ranks.forEach((rank, index) => {
+    this.table.classList.toggle("shows-blame", blame.size > 0);
+    ranks.forEach((rank, index) => {
       const row = this.rows.get(keys[index]);
       row.update(rank, scale, snapshot.time_seconds, showsRole);
       const key = `${rank.role}/${rank.rank}`;
+      row.blame(blame.get(key), blame.size > 0, snapshot.time_seconds);
       if (row.node.dataset.rank !== key) row.node.dataset.rank = key;
       row.node.classList.toggle("opened", opened.has(key));
       if (key !== this.awaited) return;
       this.awaited = null;
       row.node.scrollIntoView({ block: "center" });
     });
-    setText(document.getElementById("ranks-scale"), `Last step · 0 to ${duration(scale)}`);
+    setText(document.getElementById("ranks-scale"), `Last step, ${duration(scale)}`);
     const numLost = run.ranks.reduce((sum, rank) => sum + rank.num_lost_records, 0);
     this.table.classList.toggle("shows-lost", numLost > 0);
     const nodes = new Set(run.places.map((rank) => rank.node));
     const role = showsRole ? "" : `${run.ranks[0]?.role ?? ""} · `;
     const where = nodes.size === 1 ? [...nodes][0] : `${nodes.size} nodes`;
-    setText(document.getElementById("ranks-note"), `${role}${where}${shownWords(run, " · ")}`);
+    const isPart = ranks.length < run.places.length;
+    const part = isPart ? ` · ${ranks.length} of ${count(run.places.length)}, choose others above` : "";
+    setText(document.getElementById("ranks-note"), `${role}${where}${part}`);
     this.table.classList.toggle("one-node", nodes.size === 1);
     const work = document.getElementById("work");
     setHidden(work, !run.work_lines.length);
@@ -84,6 +92,7 @@ class RankLine {
     this.bars = element("div", "bars", {}, this.last.node, this.current.node);
     this.cells = {
       node: cell("c-node quiet"),
+      delay: cell("c-delay num"),
       for: cell("c-for num"),
       step: cell("c-step num"),
       active: cell("c-share num"),
@@ -99,6 +108,7 @@ class RankLine {
       {},
       head,
       this.cells.node,
+      this.cells.delay,
       cell("c-stage", this.chip, this.parent),
     );
     const { for: since, step, active, wait, idle, tokens, lost } = this.cells;
@@ -141,6 +151,14 @@ class RankLine {
     tokens.title = tokensTitle(rank);
     setText(lost, rank.num_lost_records ? count(rank.num_lost_records) : "");
     setHidden(this.bars, rank.source === "passive" || (!last && !rank.current));
+  }
+
+  /** Loud who is to blame, quiet who waits for it; `found` is what is said of this rank. */
+  blame(found, hasBlamed, now) {
+    const level = found?.severity ?? "";
+    if (this.node.dataset.blame !== level) this.node.dataset.blame = level;
+    this.node.classList.toggle("victim", hasBlamed && !found);
+    setText(this.cells.delay, found ? found.delayText(now) : "");
   }
 
   updateStage(rank) {

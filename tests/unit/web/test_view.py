@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from scripted_source import ScriptedSource
 
-from dfx_agent.snapshot import GroupRow, Incident, TimeSplit
+from dfx_agent.snapshot import GroupRow, HostMemory, Incident, TimeSplit
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web.view import Look, View, Viewer, chosen_run, mean_split
 from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB, peers, shown_ranks
+from dfx_agent.web.wall import Wall, wall_of
 
 SECONDS = 1_800_000_000.0
 MANY = 1024
@@ -148,3 +150,30 @@ def test_what_hooks_say_is_told_once_for_ranks_that_are_alike():
         ({"patch/ddp": 1.0}, ("0", "1", "3")), ({"patch/ddp": -1.0}, ("2",)),
     ]  # fmt: skip
     assert (viewed.overhead_ratio, viewed.num_overheads) == (pytest.approx(0.01), 3)
+
+
+def test_the_wall_has_a_ratio_of_each_rank_and_none_where_nothing_is_known():
+    (run,) = Viewer(Look()).view(snapshot_of(20)).runs
+    assert len(run.wall.work) == len(run.wall.wait) == len(run.wall.memory) == len(run.places)
+    assert max(run.wall.work) == run.wall.work[2] > 1.05, "rank 2 samples more slowly"
+    assert min(run.wall.wait) == run.wall.wait[2]
+    assert median(run.wall.tokens) == pytest.approx(1, abs=0.01)
+    (early,) = Viewer(Look()).view(snapshot_of(4, steps=())).runs
+    assert early.wall.tokens == ()
+    (known,) = snapshot_of(4).runs
+    bare = tuple(replace(row, last=None, devices=(), host_memory=None) for row in known.ranks)
+    assert wall_of(replace(known, ranks=bare), {}) == Wall()
+
+
+def test_a_full_device_is_what_counts_of_memory_and_the_host_where_there_is_none():
+    (run,) = snapshot_of(2).runs
+    first, second = run.ranks
+    assert first.devices[0].limit_bytes
+    full = replace(first.devices[0], allocated_bytes=first.devices[0].limit_bytes)
+    of_devices = replace(run, ranks=(replace(first, devices=(*first.devices, full)), second))
+    assert wall_of(of_devices, {}).memory[0] == 1
+    hosts = [
+        replace(row, devices=(), host_memory=HostMemory(known, None))
+        for row, known in zip(run.ranks, (3e9, 6e9), strict=True)
+    ]
+    assert wall_of(replace(run, ranks=tuple(hosts)), {}).memory == (0.5, 1)

@@ -1,0 +1,42 @@
+// Whom the run's incidents blame, and which ranks the table shows for it.
+
+import { duration, elapsed } from "./format.js";
+
+export const MAX_LISTED = 16; // more are a wall, and the table has those that matter
+const NUM_BESIDE = 3;
+const SEVERITIES = ["critical", "warning"];
+
+/** "ROLE/RANK" -> {severity, delayText(now)}, the worst first; pure. */
+export function blameOf(run) {
+  const found = new Map();
+  for (const severity of SEVERITIES) {
+    for (const incident of run.incidents.filter((row) => row.severity === severity)) {
+      for (const rank of incident.ranks) {
+        const key = `${incident.role}/${rank}`;
+        if (!found.has(key)) found.set(key, { severity, delayText: (now) => delayText(incident, now) });
+      }
+    }
+  }
+  return found;
+}
+
+/** In each step where that is known, until now in a hang; "" for what delays nobody. */
+function delayText({ kind, lost_seconds: lost, since_seconds: since }, now) {
+  if (lost !== null) return `${duration(lost)} a step`;
+  return kind === "hang" ? elapsed(now - since) : "";
+}
+
+/** The ranks that the table lists: who is blamed, opened, then as many as fit; pure. */
+export function rowsOf(run, blame, opened) {
+  const keyOf = (rank) => `${rank.role}/${rank.rank}`;
+  const order = [...blame.keys()];
+  const blamed = run.ranks
+    .filter((rank) => blame.has(keyOf(rank)))
+    .sort((a, b) => order.indexOf(keyOf(a)) - order.indexOf(keyOf(b)));
+  const others = run.ranks.filter((rank) => !blame.has(keyOf(rank)));
+  if (run.places.length <= MAX_LISTED) return [...blamed, ...others];
+  const chosen = others.filter((rank) => opened.has(keyOf(rank)));
+  const rest = others.filter((rank) => !opened.has(keyOf(rank)));
+  const numBeside = Math.max(0, NUM_BESIDE + 1 - blamed.length);
+  return [...blamed, ...chosen, ...rest.slice(0, Math.max(numBeside, 1))];
+}
