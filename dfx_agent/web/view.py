@@ -215,9 +215,7 @@ class Viewer:
     def _viewed(self, run: RunRow) -> ViewedRun:
         blamed = blames(run)
         cells = {(step.role, cell.rank): cell for step in run.steps for cell in step.cells}
-        overheads = [
-            r for r in (rank.gauges.get(_OVERHEAD, nan) for rank in run.ranks) if isfinite(r)
-        ]
+        overheads = list(filter(isfinite, map(_overhead, run.ranks)))
         return ViewedRun(
             run=run.run,
             framework=run.framework,
