@@ -44,7 +44,9 @@ def board() -> Board:
     made.row("Verdict: can the other boards be believed?")
     made.line(5, (5, completeness()), (5, overhead()), (5, coverage()), (5, hooks()), (4, agents()))
     made.row("Alerts: what fires, and is it delivered?")
-    made.line(8, (7, alert_panels.alerts()), (10, alert_panels.history()), (7, notifications()))
+    made.line(
+        8, (7, alert_panels.alerts("dfx-agent")), (10, alert_panels.history()), (7, notifications())
+    )
     made.row("What the guests write")
     made.line(8, (8, records()), (8, missing()), (8, overhead_lines()))
     made.line(9, (12, overhead_heatmap()), (12, hook_table()))

@@ -45,7 +45,11 @@ def annotate(board: Board) -> None:
     board.annotation("Alert", ORANGE, begun, text="{{severity}}: {{alertname}}")
 
 
-def alerts() -> Any:
+def alerts(board: str) -> Any:
+    """``board``: its uid. It has the texts of its own alerts; other alerts are links by name.
+
+    So a new alert changes one board.
+    """
     firing = by("alertname, severity", "max", lately(loud()))
     panel = cells(
         "Alerts",
@@ -69,7 +73,8 @@ def alerts() -> Any:
     )
     # the agent's page has the runbook; its anchors are the alerts' names
     link = {"title": "Runbook", "url": "http://$agent/runbook#${__value.raw}", "targetBlank": True}
-    in_words = values(*((a.name, f"{a.name}: {a.summary}", RED) for a in PROMETHEUS_ALERTS))
+    own = (alert for alert in PROMETHEUS_ALERTS if alert.board == board)
+    in_words = values(*((alert.name, f"{alert.name}: {alert.summary}", RED) for alert in own))
     return panel.override_by_name("Alert", [prop("links", [link]), prop("mappings", [in_words])])
 
 

@@ -47,7 +47,7 @@ def board() -> Board:
     alert_panels.annotate(made)
     made.row("Verdict: will memory run out, and where?")
     made.line(
-        5, (6, host_verdict()), (7, alert_panels.alerts()), (4, device_verdict()),
+        5, (6, host_verdict()), (7, alert_panels.alerts("dfx-memory")), (4, device_verdict()),
         (4, steps_to_limit()), (3, out_of_memory()),
     )  # fmt: skip
     made.row("Host: anonymous memory, what a leak grows")

@@ -60,7 +60,13 @@ def board() -> Board:
     made.with_variable(replicas).with_window().with_links()
     alert_panels.annotate(made)
     made.row("Verdict: what holds the pipeline up, and what does it cost?")
-    made.line(6, (4, verdict()), (9, causes()), (4, lost_share()), (7, alert_panels.alerts()))
+    made.line(
+        6,
+        (4, verdict()),
+        (9, causes()),
+        (4, lost_share()),
+        (7, alert_panels.alerts("dfx-pipeline")),
+    )
     made.line(5, (24, history()))
     made.row("Who waits for whom")
     made.line(9, (10, waits()), (7, learner_waits()), (7, queues()))

@@ -63,7 +63,7 @@ def board() -> Board:
     made.row("Verdict: is training diverging, and what moved first?")
     made.line(
         6, (3, verdict()), (7, symptoms()), (5, onsets()), (3, rollout()),
-        (6, alert_panels.alerts()),
+        (6, alert_panels.alerts("dfx-stability")),
     )  # fmt: skip
     made.row("The signals, each with the band of its own past")
     made.line(8, (8, reward()), (8, policy_kl()), (8, entropy()))
