@@ -7,8 +7,8 @@ replaces: docs/how-to/add-a-setting.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -131,7 +131,8 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | N
     values.update(_from_file(file))
     values.update(_from_environment(environment))
     values.update({key: value for key, value in flags.items() if value is not None})
-    return Config(**{key: _typed(key, value) for key, value in values.items()})
+    config = Config(**{key: _typed(key, value) for key, value in values.items()})
+    return replace(config, tracker_kwargs=_by_tracker(config.track_with, config.tracker_kwargs))
 
 
 def _from_file(path: str | None) -> dict[str, Any]:
@@ -304,16 +305,28 @@ def _tflops(key: str, value: Any) -> dict[str, float]:
     return known
 
 
-def _by_tracker(key: str, value: Any) -> dict[str, dict[str, Any]]:
-    """``{tracker: {key: value}}``, as YAML where it is a text."""
+def _options(key: str, value: Any) -> dict[str, Any]:
+    """``{tracker: {key: value}}``, of a single one also ``{key: value}``; a text is YAML."""
     if isinstance(value, str):
         try:
             value = loaded(value) or {}
         except yaml.YAMLError:
             raise ConfigError(f"{key} is not YAML: {value!r}") from None
-    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+    if not isinstance(value, Mapping):
         raise ConfigError(f"{key} must be {{TRACKER: {{KEY: VALUE}}}}, not {value!r}")
-    return {str(name): {str(k): v for k, v in given.items()} for name, given in value.items()}
+    return {str(name): given for name, given in value.items()}
+
+
+def _by_tracker(trackers: Sequence[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Options of each tracker; ROLL's YAML has those of its only one without its name."""
+    is_flat = not all(isinstance(given, Mapping) for given in options.values())
+    if len(trackers) == 1 and trackers[0] not in options and (is_flat or "login_kwargs" in options):
+        return {trackers[0]: dict(options)}
+    if is_flat:
+        raise ConfigError(
+            f"tracker_kwargs must be {{TRACKER: {{KEY: VALUE}}}}, not {dict(options)!r}"
+        )
+    return {name: {str(k): v for k, v in given.items()} for name, given in options.items()}
 
 
 def _readable(key: str, file: str) -> str:
@@ -337,7 +350,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "thresholds": _thresholds,
     "alert_labels": _labels,
     "track_with": _unique,
-    "tracker_kwargs": _by_tracker,
+    "tracker_kwargs": _options,
     "otlp_endpoint": _url_or_none,
     "otlp_signals": _unique,
     "engines": _urls,

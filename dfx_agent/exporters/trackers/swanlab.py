@@ -13,6 +13,7 @@ from dfx_agent.exporters.trackers.tracker import (
     Options,
     checked_options,
     checked_settings,
+    experiment_name,
     folder,
     library,
 )
@@ -26,21 +27,26 @@ _SETTINGS = {
     "probe": {"hardware": False, "monitor": False, "requirements": False, "git": False},
 }
 # ours to set: one experiment for each run
-_OURS = frozenset({"name", "reinit", "kwargs"})
+_OURS = frozenset({"reinit", "kwargs"})
+# ROLL's YAML -> today's name; the login is a call of its own
+_OF_ROLL = {"experiment_name": "name", "logdir": "log_dir"}
+_LOGIN = "login_kwargs"
 
 
 def open_tracker(options: Options) -> SwanLab:
     """Options are those of ``swanlab.init``, ``settings`` as a mapping."""
     swanlab = library("swanlab", "swanlab")
     known = frozenset(inspect.signature(swanlab.init).parameters) - _OURS
-    given = checked_options("swanlab", options, known)
+    given = checked_options("swanlab", options, known | {_LOGIN, *_OF_ROLL})
+    given = {_OF_ROLL.get(key, key): value for key, value in given.items()}
+    login = given.pop(_LOGIN, None) or {}
     given["log_dir"] = str(folder("swanlab", given.get("log_dir", _LOG_DIR)))
     mode = given.get("mode") or os.environ.get("SWANLAB_MODE", "online")
     own = given.get("settings", {})
     validate = swanlab.Settings.model_validate
     checked_settings("swanlab", lambda: validate({"mode": mode, **own}))
     given["settings"] = {**_SETTINGS, **own}
-    _check_mode(swanlab, mode)
+    _check_mode(swanlab, mode, login)
     return SwanLab(swanlab, {"project": _PROJECT, **given})
 
 
@@ -54,7 +60,8 @@ class SwanLab:
     def begin(self, run: str) -> SwanLabRun:
         options = dict(self._options)
         settings = self._swanlab.Settings.model_validate(options.pop("settings"))
-        return SwanLabRun(self._swanlab.init(name=run, settings=settings, **options))
+        options["name"] = experiment_name(options.get("name"), run)
+        return SwanLabRun(self._swanlab.init(settings=settings, **options))
 
 
 class SwanLabRun:
@@ -70,7 +77,7 @@ class SwanLabRun:
         self._run.finish()
 
 
-def _check_mode(swanlab: Any, mode: str) -> None:
+def _check_mode(swanlab: Any, mode: str, login: Options) -> None:
     """TrackerError when this mode lacks its package or its account."""
     if mode == "local" and importlib.util.find_spec("swanboard") is None:
         raise TrackerError(
@@ -81,7 +88,7 @@ def _check_mode(swanlab: Any, mode: str) -> None:
         return
     try:
         swanlab.merge_settings(swanlab.Settings.model_validate({"interactive": False}))
-        swanlab.login()
+        swanlab.login(**login)
     except Exception as error:  # noqa: BLE001 (whatever the library raises is the reason)
         reason = " ".join(str(part) for part in error.args)
         remedy = "run `swanlab login`, or set tracker_kwargs.swanlab.mode to offline"

@@ -77,6 +77,11 @@ def folder(tracker: str, path: object) -> Path:
     return made
 
 
+def experiment_name(given: object, run: str) -> str:
+    """The name that is set, else the run's; ROLL's configuration writes ``${exp_name}`` for it."""
+    return run if given is None else str(given).replace("${exp_name}", run)
+
+
 def file_name(run: str) -> str:
     """A run's name as the name of a file: no slash, and never "." or ".."."""
     return quote(run, safe=" +=@,") if run.strip(".") else run.replace(".", "%2E") or "%"

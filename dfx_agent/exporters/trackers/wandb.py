@@ -12,6 +12,7 @@ from dfx_agent.exporters.trackers.tracker import (
     Options,
     checked_options,
     checked_settings,
+    experiment_name,
     folder,
     library,
 )
@@ -26,7 +27,9 @@ _SETTINGS = {
     "x_disable_stats": True,
 }
 # ours to set: one run in W&B for each run here
-_OURS = frozenset({"name", "reinit"})
+_OURS = frozenset({"reinit"})
+# of ROLL's YAML, which names no option of wandb.init
+_OF_ROLL = frozenset({"api_key", "log_dir"})
 _LOGIN_TIMEOUT_SECONDS = 15
 
 
@@ -34,14 +37,17 @@ def open_tracker(options: Options) -> Wandb:
     """Options are those of ``wandb.init``, ``settings`` as a mapping; ``mode`` may be offline."""
     wandb = library("wandb", "wandb")
     known = frozenset(inspect.signature(wandb.init).parameters) - _OURS
-    given = checked_options("wandb", options, known)
+    given = checked_options("wandb", options, known | _OF_ROLL)
+    api_key = given.pop("api_key", None)
+    if "log_dir" in given:
+        given["dir"] = given.pop("log_dir")
     given["dir"] = str(folder("wandb", given.get("dir", os.environ.get("WANDB_DIR", "."))))
     mode = given.get("mode") or os.environ.get("WANDB_MODE", "online")
     own = given.get("settings", {})
     checked_settings("wandb", lambda: wandb.Settings(mode=mode, **own))
     given["settings"] = {**_SETTINGS, **own}
     if mode == "online":
-        _log_in(wandb)
+        _log_in(wandb, api_key)
     return Wandb(wandb, {"project": _PROJECT, **given})
 
 
@@ -55,7 +61,8 @@ class Wandb:
     def begin(self, run: str) -> WandbRun:
         options = dict(self._options)
         settings = self._wandb.Settings(**options.pop("settings"))
-        begun = self._wandb.init(name=run, reinit="create_new", settings=settings, **options)
+        options["name"] = experiment_name(options.get("name"), run)
+        begun = self._wandb.init(reinit="create_new", settings=settings, **options)
         return WandbRun(begun)
 
 
@@ -72,10 +79,10 @@ class WandbRun:
         self._run.finish()
 
 
-def _log_in(wandb: Any) -> None:
+def _log_in(wandb: Any, api_key: str | None) -> None:
     """TrackerError when there is no key, or when the server does not take it."""
     try:
-        wandb.login(prompt=False, verify=True, timeout=_LOGIN_TIMEOUT_SECONDS)
+        wandb.login(key=api_key, prompt=False, verify=True, timeout=_LOGIN_TIMEOUT_SECONDS)
         has_key = wandb.login(prompt=False)
         reason = "no API key"
     except Exception as error:  # noqa: BLE001 (whatever the library raises is the reason)

@@ -162,6 +162,37 @@ def test_trackers_come_from_file_or_environment(file):
     assert config.tracker_kwargs == {"jsonl": {"log_dir": "x"}}
 
 
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("tensorboard\ntracker_kwargs:\n  log_dir: /x/logs", {"log_dir": "/x/logs"}),
+        (
+            ("wandb\ntracker_kwargs:\n  api_key: k\n  project: p\n  name: n\n"
+            '  notes: "Experiment description"\n  tags:\n    - tag1\n    - tag2'),
+            {"api_key": "k", "project": "p", "name": "n", "notes": "Experiment description",
+             "tags": ["tag1", "tag2"]},
+        ),
+        (
+            ("swanlab\ntracker_kwargs:\n  login_kwargs:\n    api_key: k\n  project: p\n"
+            "  logdir: /x/logs\n  experiment_name: ${exp_name}"),
+            {"login_kwargs": {"api_key": "k"}, "project": "p", "logdir": "/x/logs",
+             "experiment_name": "${exp_name}"},
+        ),
+        ("swanlab\ntracker_kwargs:\n  login_kwargs:\n    api_key: k",
+         {"login_kwargs": {"api_key": "k"}}),
+    ],
+)  # fmt: skip
+def test_the_yaml_of_rolls_documentation_is_read_as_it_is(file, text, options):
+    file.write_text(f"track_with: {text}\n")
+    config = load({}, {}, None)
+    assert config.tracker_kwargs == {config.track_with[0]: options}
+
+
+def test_options_of_several_trackers_need_their_names(file):
+    file.write_text("track_with: [jsonl, stdout]\ntracker_kwargs:\n  log_dir: x\n")
+    assert "must be {TRACKER: {KEY: VALUE}}" in refusal()
+
+
 @pytest.mark.parametrize("value", ["{log_dir: x}", "[jsonl]", "{", "7"])
 def test_options_of_no_tracker_are_refused(file, value):
     assert "tracker_kwargs" in refusal(environment={"DFX_TRACKER_KWARGS": value})

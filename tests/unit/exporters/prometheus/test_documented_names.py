@@ -47,7 +47,7 @@ LOGS = list(logs())
 
 
 def test_the_lists_are_read():
-    assert {framework for framework, _, _ in LOGS} == {"lightrft", "prime_rl", "unilab"}
+    assert {framework for framework, _, _ in LOGS} == {"lightrft", "prime_rl", "roll", "unilab"}
     assert list(expanded("a/{b,c}{,/d}")) == ["a/b", "a/b/d", "a/c", "a/c/d"]
 
 

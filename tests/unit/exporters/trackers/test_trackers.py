@@ -317,3 +317,52 @@ def test_a_line_on_stdout_is_what_verl_s_readers_know(tmp_path, capsys):
     assert (step, read["actor/pg_loss"]) == (3, -0.25)
     assert math.isnan(read["critic/score/mean"])
     assert log.read_text().startswith("run my run step:3 - ")
+
+
+class Library:
+    """wandb or swanlab as far as we call it: what it is given."""
+
+    Settings = SimpleNamespace
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict]] = []
+
+    def init(self, project=None, name=None, notes=None, tags=None, dir=None, log_dir=None,  # noqa: A002, PLR0913, PLR0917
+             settings=None, mode=None, reinit=None):  # fmt: skip
+        given = {
+            k: v for k, v in locals().items() if v is not None and k not in {"self", "settings"}
+        }
+        self.calls.append(("init", given))
+
+    def login(self, **options):
+        self.calls.append(("login", options))
+        return True
+
+    def merge_settings(self, _):
+        pass
+
+
+def test_rolls_keys_of_wandb_log_in_and_name_the_run(tmp_path, monkeypatch):
+    library = Library()
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    options = {"api_key": "k", "project": "p", "name": "${exp_name}-1", "notes": "why",
+               "tags": ["a"], "log_dir": str(tmp_path)}  # fmt: skip
+    open_trackers(["wandb"], {"wandb": options})["wandb"].begin("r")
+    assert library.calls[0][1]["key"] == "k"
+    assert library.calls[-1] == (
+        "init", {"project": "p", "name": "r-1", "notes": "why", "tags": ["a"],
+                 "dir": str(tmp_path), "reinit": "create_new"},
+    )  # fmt: skip
+
+
+def test_rolls_keys_of_swanlab_log_in_and_name_the_experiment(tmp_path, monkeypatch):
+    library = Library()
+    library.Settings = SimpleNamespace(model_validate=dict)
+    monkeypatch.setitem(sys.modules, "swanlab", library)
+    options = {"login_kwargs": {"api_key": "k"}, "project": "p", "logdir": str(tmp_path),
+               "experiment_name": "mine", "tags": ["a"]}  # fmt: skip
+    open_trackers(["swanlab"], {"swanlab": options})["swanlab"].begin("r")
+    assert library.calls == [
+        ("login", {"api_key": "k"}),
+        ("init", {"project": "p", "name": "mine", "tags": ["a"], "log_dir": str(tmp_path)}),
+    ]
