@@ -31,6 +31,7 @@ JOB = """
 import asyncio, json, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import dfx_agent.shim as dfx
+from dfx_agent.shim.lifecycle import guest
 
 dfx.init(role="orchestrator", rank=0)
 rows = [{"number": number, "text": "x" * 20} for number in range(600_000)]
@@ -43,8 +44,9 @@ def concatenate():
     while time.perf_counter() < end:
         built = built + [1] * 1000
 
-def count():
-    return sum(number * number for number in range(150_000))
+def count(end):  # all until the same instant: one turn of each would be no crowd
+    while time.perf_counter() < end:
+        sum(number * number for number in range(10_000))
 
 async def serialises():
     serialise()
@@ -59,26 +61,32 @@ async def is_called():
     await done.wait()
 
 async def fans_out():
-    loop = asyncio.get_running_loop()
+    loop, end = asyncio.get_running_loop(), time.perf_counter() + 0.6
     with ThreadPoolExecutor(256) as pool:
-        await asyncio.gather(*[loop.run_in_executor(pool, count) for _ in range(256)])
+        await asyncio.gather(*[loop.run_in_executor(pool, count, end) for _ in range(256)])
 
 async def stands():
-    end = time.perf_counter() + 2.5
+    end = time.perf_counter() + 1.6
     while time.perf_counter() < end:
         pass
 
 async def gives_way():
     await asyncio.sleep(0.5)
 
+def is_found():
+    monitor, running = guest._loops, asyncio.get_running_loop()
+    loops = monitor._loops.values() if monitor else ()
+    return any(found.loop() is running and found._answered_ns for found in list(loops))
+
 async def main(phase):
-    await asyncio.sleep(3)  # until it is found
+    while not is_found():
+        await asyncio.sleep(0.05)
     for step in range(3):
         dfx.set_step(step)
         begin = time.perf_counter()
         await phase()
         print(time.perf_counter() - begin)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.4)
 
 {run}
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from attached_host import Host, until
 
 NUM_VISITS = 30
@@ -63,6 +64,7 @@ def visit(trainer: Host, *, leaves_inside: bool) -> None:
     trainer.do("forget_cycles()")
 
 
+@pytest.mark.slow
 def test_thirty_visits_end_where_they_began(trainer: Host, agent: int) -> None:
     trainer.do(COUNTS)
     for number in range(NUM_BEFORE):

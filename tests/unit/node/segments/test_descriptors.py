@@ -48,6 +48,7 @@ def step(segment: SegmentWriter, number: int) -> None:
     segment.emit(now, now + 1, 0.0, number, number, 0, 1, STAGE, segment.add_name("forward"))
 
 
+@pytest.mark.slow
 def test_two_thousand_ranks_need_few_descriptors(tmp_path):
     folder = str(tmp_path)
     for rank in range(NUM_RANKS):

@@ -130,6 +130,7 @@ def stderr_by_way(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {way: (folder / str(number)).read_text() for number, way in enumerate(WAYS)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_of_the_guest_is_printed_at_the_end(
     stderr_by_way: dict[str, str], way: str
