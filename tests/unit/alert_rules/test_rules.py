@@ -125,6 +125,7 @@ def moved_thresholds():
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alert", "key", "value"), list(moved_thresholds()))
 def test_a_moved_threshold_fails_the_promtool_tests(alert, key, value, tmp_path, promtool_binary):
     (moved,) = alerts_with({key: value}, (alert,))
@@ -160,6 +161,7 @@ LESS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alert", "less"), LESS)
 def test_a_condition_without_one_of_its_parts_fails_the_promtool_tests(
     alert, less, tmp_path, promtool_binary
