@@ -27,19 +27,30 @@ def agent(libraries, script, tmp_path):
     watching.close()
 
 
-def rank_in_a_stage(folder, rank: int, stage: str) -> SegmentWriter:
-    """One rank of this process that is in a stage for the next seconds, and says so beforehand."""
-    segment = SegmentWriter(
-        str(folder), Identity(run="r", role="trainer", rank=rank, local_rank=rank)
-    )
-    now, name = time.monotonic_ns(), segment.add_name(stage)
-    segment.emit(now, now, 0.0, 1, 0, 0, 0, STEP, 0)
-    segment.emit(now, now + 9 * 10**9, 0.0, 1, 1, 0, 1, STAGE, name)
-    return segment
+class StagedRank:
+    """One rank of this process that is in one stage, and says so a few seconds beforehand."""
+
+    def __init__(self, folder, rank: int, stage: str) -> None:
+        identity = Identity(run="r", role="trainer", rank=rank, local_rank=rank)
+        self.segment = SegmentWriter(str(folder), identity)
+        self._name = self.segment.add_name(stage)
+        self._end_ns, self._num_spans = time.monotonic_ns(), 0
+        self.segment.emit(self._end_ns, self._end_ns, 0.0, 1, 0, 0, 0, STEP, 0)
+        self.stay()
+
+    def stay(self) -> None:
+        """However long a busy machine takes to look at the device."""
+        if time.monotonic_ns() > self._end_ns - 4 * 10**9:
+            begin_ns, self._end_ns = self._end_ns, self._end_ns + 9 * 10**9
+            self._num_spans += 1
+            span = self._num_spans
+            self.segment.emit(begin_ns, self._end_ns, 0.0, 1, span, 0, 1, STAGE, self._name)
 
 
-def num_busy(seen, devices):
+def num_busy(seen, devices, ranks):
     """Ranks on these devices of which samples have been counted."""
+    for rank in ranks:
+        rank.stay()
     return sum(bool(r["busy"]) and r["devices"] == devices for r in seen["ranks"].values())
 
 
@@ -65,11 +76,11 @@ def test_a_call_that_hangs_holds_up_neither_the_look_nor_the_stop(agent, script)
 def test_a_device_that_is_lost_is_a_fault_until_it_is_back(agent, script):
     until(agent, lambda seen: seen["devices"] == ["host", "nvidia:0"])
     script.say(nvmlDeviceGetMemoryInfo=15, nvmlDeviceGetHandleByIndex_v2=15)
-    lost = until(agent, lambda seen: seen["faults"])
+    # on a busy machine a read that takes 0.1 s is a fault of its own: of "nvidia"
+    lost = until(agent, lambda seen: "nvidia:0" in seen["faults"])
     assert "the GPU is lost; look for its XID in dmesg" in lost["faults"]["nvidia:0"]
     script.say()
-    back = until(agent, lambda seen: not seen["faults"])
-    assert back["devices"] == ["host", "nvidia:0"]
+    until(agent, lambda seen: not seen["faults"] and seen["devices"] == ["host", "nvidia:0"])
 
 
 @pytest.mark.parametrize("known_by", ["list", "what it sees", "what it sets late"])
@@ -84,14 +95,14 @@ def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
     script.say(count=len(gpus), metric2=8, **of_pid)
     until(agent, lambda seen: seen["devices"] == ["host", *gpus])
     stages = {"0": "rollout", "1": "actor_update"}
-    segments = [rank_in_a_stage(tmp_path / "dfx", int(r), stage) for r, stage in stages.items()]
-    for segment in segments if is_told else ():
-        segment.add_name(format_visible("CUDA_VISIBLE_DEVICES", "1"))
+    ranks = [StagedRank(tmp_path / "dfx", int(rank), stage) for rank, stage in stages.items()]
+    for rank in ranks if is_told else ():
+        rank.segment.add_name(format_visible("CUDA_VISIBLE_DEVICES", "1"))
     try:
-        seen = until(agent, lambda seen: num_busy(seen, gpus[-1:]) == 2)
+        seen = until(agent, lambda seen: num_busy(seen, gpus[-1:], ranks) == 2)
     finally:
-        for segment in segments:
-            segment.close()
+        for rank in ranks:
+            rank.segment.close()
     for rank, stage in stages.items():
         told = seen["ranks"][rank]
         assert told["devices"] == gpus[-1:]
