@@ -174,9 +174,10 @@ def shown(prometheus, run, board, panel, legend=None):
 
 @pytest.mark.parametrize("board", ["dfx-e2e", "dfx-ranks"])
 def test_the_first_row_names_the_straggler(prometheus, board):
-    rows = shown(prometheus, SCRIPTED_RUN, board, "Who and why")
-    assert len(rows) == 1, rows
-    ((labels, _),) = rows
+    rows = [labels for labels, _ in shown(prometheus, SCRIPTED_RUN, board, "Who and why")]
+    # what the job reserves grows: a machine that takes two minutes to come here may find a leak
+    assert {labels["kind"] for labels in rows} <= {"straggler", "memory"}, rows
+    (labels,) = (labels for labels in rows if labels["kind"] == "straggler")
     assert (labels["kind"], labels["rank"]) == ("straggler", str(STRAGGLER))
     assert labels["cause"] == "slower at equal tokens"
     ((labels, seconds),) = shown(prometheus, SCRIPTED_RUN, board, "Lost per step")
