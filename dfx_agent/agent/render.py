@@ -45,7 +45,7 @@ def run_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
     pool = pool_of(engines, run.idle_check.observe(engines, row.scalars))
     row = replace(row, engines=pool, part=run.part(), dropped_ranks=run.dropped.rows())
     row = run.job.concluded(row, engines)
-    run.concluded = RunVerdicts.of(row)
+    run.concluded = RunVerdicts.from_row(row)
     return row
 
 

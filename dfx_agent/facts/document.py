@@ -28,7 +28,7 @@ class _Versioned:
     facts: RunFacts
 
 
-_DOCUMENT: Document[_Versioned] = Document(_Versioned, is_brief=True)
+_DOCUMENT: Document[_Versioned] = Document(_Versioned, omits_defaults=True)
 
 
 def dumped(facts: RunFacts) -> bytes:

@@ -110,7 +110,7 @@ class JobJudge:
         )
         found = view.of_ranks((*with_reported(seen, evidence.reported), *self.memory))
         shown = view.of_all((*found, *filter(None, of_job)))
-        read = self.faults.told(run, shown)
+        read = self.faults.without_clear(run, shown)
         return reconciled(read, paces(evidence.spans, evidence.step_clock_seconds))
 
     def divergence(self, checkpoints: Collection[int] = ()) -> Verdict | None:
@@ -139,7 +139,7 @@ class JobJudge:
 
     def _judged_waits(self, evidence: Evidence) -> Iterable[Verdict]:
         """As of the latest reading, if that could be judged."""
-        fault = self.faults.of(self.run, WAITS)
+        fault = self.faults.fault_in(self.run, WAITS)
         if fault is None:
             return self.waits
         roles = dict.fromkeys(seat.role for seat in evidence.seats)

@@ -1,8 +1,8 @@
-"""Contract 2: what the agent knows at one instant, as frozen values.
+"""Contract 2: the agent's knowledge at one instant, as immutable values.
 
-Readers and devices build these; exporters, the web page and commands render them. Neither side
-imports the other. Units stand in the names; ``*_seconds`` stamps without "elapsed" or "total" in
-the docstring are Unix time. ``None`` means "nobody told us" and must never be rendered as zero.
+``node`` and ``job`` build the values; exporters, the web page and commands show them. Neither side
+imports the other. Names contain the unit. ``*_seconds`` fields are Unix time unless their name or
+docstring says "elapsed" or "total". ``None`` means "not reported" and is never shown as zero.
 """
 
 from dfx_agent.snapshot.agent import (
@@ -65,11 +65,11 @@ from dfx_agent.snapshot.health import (
     SymptomSeries,
 )
 from dfx_agent.snapshot.memory import (
-    BesideAllocator,
     DeviceMemory,
     GlibcHeap,
     HeldMemory,
     HostMemory,
+    NonAllocatorMemory,
 )
 from dfx_agent.snapshot.rank import (
     CollectiveTime,
@@ -119,7 +119,6 @@ __all__ = [
     "AlertRow",
     "AlertSource",
     "Alerts",
-    "BesideAllocator",
     "Blindness",
     "Bottleneck",
     "BoundBy",
@@ -167,6 +166,7 @@ __all__ = [
     "ModelRow",
     "Moments",
     "NodeRow",
+    "NonAllocatorMemory",
     "OnsetRange",
     "OpenSpan",
     "OutsideLook",

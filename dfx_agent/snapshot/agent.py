@@ -1,4 +1,4 @@
-"""Contract 2: everything that one agent knows at one instant, and how it is asked."""
+"""Contract 2: the complete state of one agent, and the interfaces through which it is read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dfx_agent.snapshot.scalars import ScalarHistory
 from dfx_agent.snapshot.time import TimelineRow
 from dfx_agent.snapshot.verdict import Blindness, FaultPart, FaultRow
 
-# "lost": it does not answer; "refused": it answers that it does not take what this node tells
+# "lost": the hub does not answer; "refused": the hub rejects what this node sends
 HubState = Literal["joining", "joined", "lost", "refused"]
 
-# kinds of problems that are not a segment's: clock, folder and what the agent stores
-_OF_NO_SEGMENT = {"clock", "room", "evidence", "totals", "signals", "incidents", "exporter"}
+# kinds of problems that are not about a segment: clock, folder, and files that the agent stores
+_NOT_ABOUT_SEGMENTS = {"clock", "room", "evidence", "totals", "signals", "incidents", "exporter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +30,24 @@ class SegmentProblem:
 
     @property
     def line(self) -> str:
-        """As a terminal shows it."""
-        return self.message if self.kind in _OF_NO_SEGMENT else f"refused: {self.message}"
+        """The problem as one line for a terminal."""
+        is_about_segment = self.kind not in _NOT_ABOUT_SEGMENTS
+        return f"refused: {self.message}" if is_about_segment else self.message
 
 
 @dataclass(frozen=True, slots=True)
 class SpansRow:
-    """Spans that a job has told over OTLP. ``first``: the first that was left out, and why."""
+    """Spans that a job sent over OTLP."""
 
     num_taken: int
     num_left_out: int
     first: str
+    """The first span that was left out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """The agent about itself. ``other_agent_pid`` serves the same folder and does the reaping.
-
-    ``is_job_ended``: it was started with a job, which has ended; it ends soon, too.
-    ``read_seconds``: when all was last read to the end. ``num_faults`` counts them by part.
-    ``hub``: how telling it stands, None of an agent that has not joined one; ``nodes``: on a hub,
-    who tells it something. ``spans``: None of who takes none.
-    """
+    """The agent about itself."""
 
     version: str
     pid: int
@@ -65,36 +61,42 @@ class AgentRow:
     num_reaped_segments: int
     num_exporter_errors: int
     other_agent_pid: int | None
+    """Another agent that serves the same folder and removes segments of exited processes."""
     problems: tuple[SegmentProblem, ...]
     detector: DetectorParameters | None = None
     is_job_ended: bool = False
+    """Whether the job that the agent was started with has ended; the agent will end soon too."""
     read_seconds: float | None = None
+    """When all processes were last read without a failure."""
     blind: Blindness | None = None
     faults: tuple[FaultRow, ...] = ()
     num_faults: Mapping[FaultPart, int] = field(default_factory=dict)
     num_dropped_runs: int = 0
     devices: tuple[DeviceRow, ...] = ()
     hub: HubRow | None = None
+    """Connection to a hub; None if the agent has not joined one."""
     nodes: tuple[NodeRow, ...] = ()
+    """On a hub: the nodes that send to it."""
     spans: SpansRow | None = None
+    """None if the agent accepts no spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one instant."""
+    """The complete state at one instant."""
 
     time_seconds: float
     agent: AgentRow
     runs: tuple[RunRow, ...]
     finished: tuple[RunVerdicts, ...] = ()
-    """Runs that ended under an earlier agent of this folder, the newest first."""
+    """Runs that ended under an earlier agent of this folder, latest first."""
 
 
 class Source(Protocol):
-    """What the renderers ask; implemented by the agent."""
+    """What renderers read; implemented by the agent."""
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot; cheap, never blocks."""
+        """The latest snapshot; cheap, never blocks."""
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
         """History of the given native keys, all keys when empty. KeyError on an unknown run."""
@@ -102,61 +104,60 @@ class Source(Protocol):
     def timeline(
         self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
     ) -> tuple[TimelineRow, ...]:
-        """Each rank's newest steps, the running one included. KeyError on an unknown run.
+        """Each rank's latest steps, including the current one. KeyError on an unknown run.
 
-        Of the ``ranks`` (role, rank) alone where some are given.
+        ``ranks``: only these (role, rank), if any are given.
         """
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
-        """Training health over the newest steps. KeyError on an unknown run."""
+        """Training health over the latest steps. KeyError on an unknown run."""
 
     def reset_signals(self, run: str) -> None:
-        """Take the present state of ``run`` as normal. KeyError on an unknown run."""
+        """Treat the current state of ``run`` as normal. KeyError on an unknown run."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubRow:
-    """On a node. ``since_seconds``: Unix time at which ``state`` began; ``message``: its reason.
-
-    ``num_lost``: documents that the hub never took. After a loss everything is told anew.
-    """
+    """Connection of a node to its hub. After a loss, the complete state is sent again."""
 
     url: str
     state: HubState
     since_seconds: float
+    """When ``state`` began."""
     message: str
+    """Reason for ``state``."""
     num_sent: int
     num_lost: int
+    """Documents that never reached the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """On the hub: one node that has told something, or has tried to.
-
-    ``heard_seconds``: when last, Unix time of the hub. ``num_missed``: documents that came after
-    one that was lost, upon which everything was asked for. ``message``: why the newest refused one
-    was refused, "" if none was. ``has_left``: all of its agents have said goodbye.
-    ``timeline_problem``: why its agent could not be asked for a timeline, "" where it could.
-    """
+    """On a hub: one node that has connected or tried to connect."""
 
     node: str
     heard_seconds: float
+    """Time of the last report, on the hub's clock."""
     num_taken: int
     num_refused: int
     num_missed: int
+    """Documents that followed a lost one; after each, the hub requested the complete state."""
     message: str
+    """Why the last refused document was refused; "" if none was."""
     has_left: bool
+    """Whether all of its agents have disconnected."""
     timeline_problem: str = ""
+    """Why the node's agent cannot be asked for a timeline; "" if it can."""
 
 
 class TimelineSource(Protocol):
-    """What a push of steps asks of the agent. KeyError on an unknown run."""
+    """What an exporter of steps reads from the agent. KeyError on an unknown run."""
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot."""
+        """The latest snapshot."""
 
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
-        """Closed steps of every role that are kept, those after ``after_step`` if it is given."""
+        """Stored steps of every role that are closed, after ``after_step`` if it is given."""
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        """Each rank's newest steps as pieces, the running one included."""
+        """Each rank's latest steps as pieces, including the current step."""

@@ -1,4 +1,4 @@
-"""Contract 2: what fires, and who was told."""
+"""Contract 2: alerts that fire, and how they are delivered."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class AlertRow:
-    """One alert that fires now; ``labels`` (alertname, run, ...) tell it from every other.
-
-    Begin and ``sentence`` are of its ``incident`` (an id). ``is_inhibited``: another one speaks.
-    """
+    """One alert that fires now; its ``labels`` (alertname, run, …) identify it."""
 
     run: str
     alert: str
@@ -22,35 +19,37 @@ class AlertRow:
     since_seconds: float
     since_step: int | None
     is_inhibited: bool
+    """Whether it is not sent because another alert covers it."""
     lines: tuple[str, ...]
     meaning: str
     diagnosis: str
     mitigation: str
     verdict: str = ""
     incident: str = ""
+    """Id of its incident; begin and ``sentence`` are the incident's."""
     sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
-    """One receiver of alerts; ``target`` is its host without anything secret.
-
-    ``is_reached`` is None before the first attempt. ``last_error`` is one line, "" after a success.
-    """
+    """One receiver of alerts."""
 
     kind: Literal["alertmanager", "webhook"]
     target: str
+    """Its host, without secrets."""
     is_reached: bool | None
+    """None before the first attempt."""
     num_sent: int
     num_failed: int
     num_dropped: int
     num_waiting: int
     last_error: str
+    """One line; "" after a success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alerts:
-    """What fires at one instant, worst first, and how its delivery stands."""
+    """Alerts that fire at one instant, worst first, and the state of their delivery."""
 
     time_seconds: float
     alerts: tuple[AlertRow, ...]
@@ -60,7 +59,7 @@ class Alerts:
 
 
 class AlertSource(Protocol):
-    """What the renderers of alerts ask; implemented by ``alerting``."""
+    """What renderers of alerts read; implemented by ``alerting``."""
 
     def alerts(self) -> Alerts:
-        """As of the newest evaluation; cheap, never blocks."""
+        """Alerts of the latest evaluation; cheap, never blocks."""

@@ -1,4 +1,4 @@
-"""Contract 2: what holds the pipeline of a run up in a window of steps; no fault by itself."""
+"""Contract 2: what limits the throughput of a run in a window of steps; not a fault by itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 from dfx_agent.snapshot.verdict import VerdictState
 
-# tool: the environment's tools; policy gate: rollout waits for newer weights; data: samples are
-# there, tensors not yet; peers: ranks of one role wait for each other
+# tool: the environment's tools; policy gate: rollout waits for newer weights; data: samples exist,
+# but their tensors have not arrived; peers: ranks of one role wait for each other
 BoundBy = Literal[
     "stalled",
     "rollout",
@@ -22,7 +22,7 @@ BoundBy = Literal[
     "event loop",
 ]
 
-# what is wrong with a component, whatever it is called
+# what is wrong with a component
 CauseKind = Literal[
     "still engine",
     "slow engine",
@@ -47,7 +47,7 @@ class StepPart:
     """One part of the mean step of a mean rank. All parts of a step sum to its wall time."""
 
     name: str
-    """As people call it: "update", "waiting for other ranks", "unmarked code"."""
+    """In plain words: "update", "waiting for other ranks", "unmarked code"."""
     kind: PartKind
     seconds: float
     ratio: float
@@ -56,56 +56,54 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class PipelineCause:
-    """One component that costs the pipeline more than it should.
-
-    ``component`` as people call it: "rollout replica 1", "trainer rank 1". ``amount`` in ``unit``
-    ("seconds", "requests", "groups", "times" as slow as others), of a step where the unit is
-    seconds or groups. ``since_step``: of the role that trains, None where nobody saw it begin.
-    """
+    """One component that costs the pipeline more than it should."""
 
     bound_by: BoundBy
     component: str
+    """In plain words: "rollout replica 1", "trainer rank 1"."""
     sentence: str
     amount: float | None = None
+    """Cost in ``unit``; per step if the unit is "seconds" or "groups"."""
     unit: str = "seconds"
+    """"seconds", "requests", "groups", or "times" as slow as the others."""
     since_step: int | None = None
+    """Step of the training role; None if its begin was not observed."""
     kind: CauseKind = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Of the steps ``first_step`` to ``last_step`` of ``role``, which trains.
-
-    ``state`` "clear" means that nothing takes more than it should. ``bound_by`` is for jobs whose
-    training and rollout work at the same time; where they take turns it is None, and ``parts`` say
-    where a step goes. ``cost_seconds`` of the mean step of ``step_seconds`` are lost
-    to ``bound_by``, ``cost_ratio`` is their share. ``chain``: what is felt first, each because of
-    the next. ``causes``: the one that is behind the others first. ``balance``: how the
-    pools would have to change so that nobody waits, and what is left out; "" where neither is the
-    matter. ``parts``: where the mean step of a mean rank goes, largest first.
-    """
+    """Bottleneck of the training role over the steps ``first_step`` to ``last_step``."""
 
     state: VerdictState
+    """"clear" means that no component takes more time than it should."""
     summary: str
     role: str = ""
     bound_by: BoundBy | None = None
+    """None if training and rollout take turns; ``parts`` then show where the time goes."""
     cost_seconds: float | None = None
+    """Seconds of the mean step that are lost to ``bound_by``."""
     cost_ratio: float | None = None
+    """``cost_seconds`` as a share of ``step_seconds``."""
     step_seconds: float | None = None
     chain: tuple[str, ...] = ()
+    """From symptom to cause: each entry is caused by the next one."""
     causes: tuple[PipelineCause, ...] = ()
+    """The cause of the other causes is first."""
     balance: str = ""
+    """How to resize the pools so that none waits, and which parts are not included; may be ""."""
     first_step: int | None = None
     last_step: int | None = None
     parts: tuple[StepPart, ...] = ()
+    """Where the time of the mean step of a mean rank goes, largest first."""
 
 
 def bound_text(verdict: Bottleneck) -> str:
-    """As in "rollout-bound", "stalled"; "" where it is not told."""
+    """For example "rollout-bound" or "stalled"; "" if unknown."""
     bound = verdict.bound_by or ""
     return f"{bound}-bound" if bound not in {"", "stalled"} else bound
 
 
 def is_breakdown(verdict: Bottleneck) -> bool:
-    """Whether it says where a step goes, because the roles of the job take turns."""
+    """Whether it only shows the parts of a step, because the roles of the job take turns."""
     return bool(verdict.parts and verdict.chain) and verdict.bound_by is None

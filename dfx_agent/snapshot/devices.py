@@ -1,4 +1,4 @@
-"""Contract 2: a device of this machine as it says of itself, whoever uses it."""
+"""Contract 2: the devices of this machine, as their drivers report them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcess:
-    """A process that has memory on a device. ``pid`` as the driver says it, mostly the host's."""
+    """A process that has memory on a device."""
 
     pid: int
+    """As the driver reports it, usually the host's pid."""
     used_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvent:
-    """Something that a device reported once, as in "XID 79"."""
+    """An event that a device reported, for example "XID 79"."""
 
     device: str
     name: str
@@ -26,12 +27,7 @@ class DeviceEvent:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """What the machine does beside its memory; totals are since its boot.
-
-    ``stalled_ratio``: resource -> "some" or "full" -> share of the last 10 s in which tasks stood
-    still for it (PSI). ``limit_bytes`` and ``cpu_limit`` (processors) are of the control group that
-    the agent is in, None where there is none.
-    """
+    """Use of the machine apart from its memory; totals count since the boot."""
 
     cpu_ratio: float | None = None
     num_major_faults: float | None = None
@@ -39,54 +35,60 @@ class HostUse:
     shm_total_bytes: float | None = None
     shm_used_bytes: float | None = None
     limit_bytes: float | None = None
+    """Memory limit of the agent's control group; None if there is none."""
     limit_used_bytes: float | None = None
     cpu_limit: float | None = None
+    """CPUs that the agent's control group may use; None if there is no limit."""
     cpu_throttled_seconds: float | None = None
     stalled_ratio: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Resource -> "some" or "full" -> share of the last 10 s in which tasks stalled (PSI)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """``device`` is its name on this machine: "host", "nvidia:3", "nvidia:3/mig:0", "ascend:7".
-
-    None, or a name that is missing, is what it does not tell. ``vendor`` is "" of the host;
-    ``place`` is its index among those of its vendor. ``instance``: of a MIG part, GPU instance and
-    compute instance, as in "3/0".
-    ``available_bytes``: what it could still give out. ``utilization_ratio``: share of time in which
-    anything ran on it, which is not how busy its cores were: that is ``active_ratio`` by unit
-    ("sm", "tensor", "vector", "dram", "sm_occupancy"), as ``active_source`` measures it.
-    ``clock_hertz`` and ``max_clock_hertz`` by clock ("sm", "memory"), ``temperature_celsius`` by
-    sensor. ``throttles``: why its clocks are held down now. ``errors_total``: memory errors,
-    "corrected" and "uncorrected"; ``link_bytes_total`` by link and direction ("pcie_rx").
-    ``events``: the newest, oldest first; ``num_events`` by name since the agent came.
-    ``problems``: what cannot be read of it, and what to do, one line each.
-    """
+    """One device. None, or a missing key, means that the device does not report the value."""
 
     device: str
+    """Name on this machine: "host", "nvidia:3", "nvidia:3/mig:0", "ascend:7"."""
     total_bytes: int | None = None
     available_bytes: int | None = None
+    """Bytes that can still be allocated."""
     vendor: str = ""
+    """"" for the host."""
     model: str = ""
     uuid: str = ""
     place: int | None = None
+    """Index among the devices of its vendor."""
     used_bytes: float | None = None
     utilization_ratio: float | None = None
+    """Share of time in which anything ran on it; does not say how busy its cores were."""
     active_ratio: Mapping[str, float] = field(default_factory=dict)
+    """Activity by unit ("sm", "tensor", "vector", "dram", "sm_occupancy")."""
     active_source: str = ""
+    """How ``active_ratio`` is measured."""
     power_watts: float | None = None
     power_limit_watts: float | None = None
     clock_hertz: Mapping[str, float] = field(default_factory=dict)
+    """By clock: "sm", "memory"."""
     max_clock_hertz: Mapping[str, float] = field(default_factory=dict)
     temperature_celsius: Mapping[str, float] = field(default_factory=dict)
+    """By sensor."""
     throttles: tuple[str, ...] = ()
+    """Why its clocks are reduced now."""
     errors_total: Mapping[str, float] = field(default_factory=dict)
+    """Memory errors: "corrected" and "uncorrected"."""
     link_bytes_total: Mapping[str, float] = field(default_factory=dict)
+    """By link and direction, for example "pcie_rx"."""
     health: str = ""
     instance: str = ""
+    """Of a MIG part: GPU instance and compute instance, for example "3/0"."""
     events: tuple[DeviceEvent, ...] = ()
+    """The latest events, oldest first."""
     num_events: Mapping[str, int] = field(default_factory=dict)
+    """By name, since the agent started."""
     processes: tuple[DeviceProcess, ...] = ()
     problems: tuple[str, ...] = ()
+    """What cannot be read of it, and what to do, one line each."""
     host: HostUse | None = None
 
     @property
@@ -96,16 +98,17 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class StageDevice:
-    """What the devices of one rank did while it was in one stage, waits in it included.
+    """Device use of one rank in one stage, including waits, over the last 15 minutes.
 
-    Means over ``seconds`` of time in the ``num_samples`` samples that lay in the stage for the
-    most part, of the last quarter of an hour; None is what was in none of them. ``stage`` is ""
-    for the time outside all stages.
+    Values are means over time. None: no sample had the value.
     """
 
     stage: str
+    """"" for the time outside all stages."""
     num_samples: int
+    """Samples that lie mostly in the stage."""
     seconds: float
+    """Time that those samples cover."""
     utilization_ratio: float | None = None
     sm_active_ratio: float | None = None
     tensor_active_ratio: float | None = None
@@ -116,7 +119,7 @@ class StageDevice:
 
 
 def device_text(device: str) -> str:
-    """As people call it: "GPU 3", "NPU 7", "GPU 3 (MIG 0)"."""
+    """For people: "GPU 3", "NPU 7", "GPU 3 (MIG 0)"."""
     name, _, part = device.partition("/")
     vendor, _, index = name.partition(":")
     if not index:
@@ -126,17 +129,17 @@ def device_text(device: str) -> str:
 
 
 def stage_text(row: StageDevice) -> str:
-    """As in "rollout: SM active 8 %, 41.2 GiB, 310 W"; "" where nothing was told."""
+    """For example "rollout: SM active 8 %, 41.2 GiB, 310 W"; "" without values."""
     busy = ("SM active", row.sm_active_ratio)
     if row.sm_active_ratio is None:
         busy = ("in use", row.utilization_ratio)
-    told = [f"{name} {ratio:.0%}" for name, ratio in (busy,) if ratio is not None]
+    parts = [f"{name} {ratio:.0%}" for name, ratio in (busy,) if ratio is not None]
     if row.tensor_active_ratio is not None:
-        told.append(f"tensor cores {row.tensor_active_ratio:.0%}")
+        parts.append(f"tensor cores {row.tensor_active_ratio:.0%}")
     if row.used_bytes is not None:
-        told.append(f"{row.used_bytes / 2**30:.1f} GiB")
+        parts.append(f"{row.used_bytes / 2**30:.1f} GiB")
     if row.power_watts is not None:
-        told.append(f"{row.power_watts:.0f} W")
+        parts.append(f"{row.power_watts:.0f} W")
     if row.throttled_ratio:
-        told.append(f"clocks held down {row.throttled_ratio:.0%} of it")
-    return f"{row.stage or 'outside all stages'}: {', '.join(told)}" if told else ""
+        parts.append(f"clocks held down {row.throttled_ratio:.0%} of it")
+    return f"{row.stage or 'outside all stages'}: {', '.join(parts)}" if parts else ""

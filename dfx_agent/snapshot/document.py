@@ -1,6 +1,6 @@
-"""Rows of contract 2 as JSON and back: what an agent answers and a client reads.
+"""Converts contract 2 to JSON and back: an agent's answers, as a client reads them.
 
-Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity".
+Numbers that are not finite become the strings "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ T = TypeVar("T")
 
 
 class Document(Generic[T]):
-    """One type of contract 2, such as ``Snapshot`` or ``tuple[TimelineRow, ...]``.
+    """Converts one type of contract 2, such as ``Snapshot`` or ``tuple[TimelineRow, ...]``.
 
-    ``is_brief``: fields that have their default are left out.
+    With ``omits_defaults``, fields that have their default value are left out.
     """
 
-    def __init__(self, contract: Any, *, is_brief: bool = False) -> None:
-        self._contract, self._is_brief = contract, is_brief
+    def __init__(self, contract: Any, *, omits_defaults: bool = False) -> None:
+        self._contract, self._omits_defaults = contract, omits_defaults
 
     @cached_property
     def _adapter(self) -> TypeAdapter[tuple[T]]:
-        """Made when it is first used: that of a whole run takes 0.1 s."""
+        """Built at the first use: the adapter of a whole run takes 0.1 s."""
         return _adapter_of(self._contract)
 
     def dumped(self, value: T, indent: int | None = None) -> bytes:
-        """As JSON, for people to read with ``indent``."""
-        is_brief = self._is_brief
-        text = self._adapter.dump_json((value,), indent=indent, exclude_defaults=is_brief)
+        """Convert to JSON; ``indent`` makes it readable for people."""
+        exclude = self._omits_defaults
+        text = self._adapter.dump_json((value,), indent=indent, exclude_defaults=exclude)
         return text[1:-1].strip()
 
     def read(self, text: bytes) -> T:
-        """Of JSON; ValueError when it is none, or not of this version."""
+        """Parse JSON; ValueError if it is not valid, or not of this version."""
         try:
             given = from_json(text)
         except ValueError:
@@ -43,7 +43,7 @@ class Document(Generic[T]):
         return self.loaded(given)
 
     def loaded(self, given: Any) -> T:
-        """Of parsed JSON; ValueError when it is not of this version."""
+        """Convert parsed JSON; ValueError if it is not of this version."""
         return self._adapter.validate_python((given,))[0]
 
 
@@ -54,7 +54,7 @@ def _adapter_of(contract: Any) -> TypeAdapter[Any]:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with a document that was not taken, in one line: the first place."""
+    """Why a document was rejected, in one line: the first error."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     first = error.errors(include_url=False, include_input=False)[0]

@@ -1,6 +1,6 @@
-"""Contract 2: the rollout engines of a run: what each replica says of itself.
+"""Contract 2: the rollout engines of a run, as each replica reports itself.
 
-These are facts, frozen and concluded from by nobody yet: a judge takes them as they are.
+These are facts without conclusions; judges read them unchanged.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# awaited: nobody has answered there yet; slow: no whole answer in time; garbage: an answer that
-# says nothing; gone: it answered once, and nobody listens there now
+# awaited: it has not answered yet; slow: no complete answer in time; garbage: an answer without
+# engine metrics; gone: it has answered before, and does not any more
 EngineState = Literal["awaited", "up", "slow", "garbage", "gone"]
 EngineOrigin = Literal["configured", "command line", "socket", "called"]
 EngineNoteKind = Literal["not up", "outlier", "contradiction"]
@@ -18,13 +18,11 @@ EngineNoteKind = Literal["not up", "outlier", "contradiction"]
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observations by size. ``counts`` are cumulative: up to each of ``bounds``, then all.
-
-    Without ``bounds`` only how many there were and their ``sum`` is known.
-    """
+    """Observations by size. Without ``bounds`` only their number and ``sum`` are known."""
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
+    """Cumulative: up to each of ``bounds``, then all."""
     sum: float
 
     @property
@@ -32,7 +30,7 @@ class Histogram:
         return self.counts[-1]
 
     def quantile(self, share: float) -> float | None:
-        """As Prometheus' histogram_quantile; None without observations or without bounds."""
+        """Like Prometheus' histogram_quantile; None without observations or without bounds."""
         wanted, below, low = share * self.num, 0.0, 0.0
         if self.num <= 0 or not self.bounds:
             return None
@@ -47,7 +45,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A histogram over the window. The unit is that of its name; quantiles need buckets."""
+    """Summary of a histogram over the window, in the unit of its name; quantiles need buckets."""
 
     num: float
     mean: float
@@ -57,49 +55,51 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """One data parallel rank of one replica, as it says itself. All names are the catalogue's.
+    """One data parallel rank of one replica, as it reports itself.
 
-    The catalogue calls each ``dfx_engine_<name>``, and its unit is the end of the name.
-    ``replica``: its number on this node, which stays as long as the run is followed. ``dp_rank`` is
-    "" where the replica tells of one alone. ``url`` is what is read, ``worker`` who of those that
-    it tells of (behind a router or Ray), else "". ``since_seconds``: when ``state`` began, and
-    ``reason`` why it is not "up". All figures are of ``read_seconds``, when it was last up: a
-    replica that is not up has old ones. ``window_seconds`` is how far back the window goes (60 s at
-    most), and None until two readings.
-
-    ``gauges``: newest values. ``totals``: counters, which go on over a restart of the engine.
-    ``rates``: their increase a second over the window. ``histograms``: totals too. ``latencies``:
-    their window, only where something was observed in it. ``busy_ratio``: share of the window in
-    which requests ran; by the scheduler's own idle time where it tells that, else each reading
-    stands for the time around it. ``busy_seconds`` of ``observed_seconds`` are the same since it
-    was first read.
-    ``weight_load_seconds`` is source -> its newest load of weights.
+    Keys are names of the catalogue without ``dfx_engine_``; the end of a name is its unit. If the
+    replica is not "up", all values are those of ``read_seconds``.
     """
 
     replica: str
+    """Its number on this node; does not change while the run is followed."""
     dp_rank: str
+    """"" if the replica reports only one."""
     url: str
     state: EngineState
     since_seconds: float
+    """When ``state`` began."""
     engine: str = ""
     model: str = ""
     pd: str = ""
     worker: str = ""
+    """Which worker reports, if the URL is a router's or Ray's."""
     pid: int | None = None
     origin: EngineOrigin = "configured"
     reason: str = ""
+    """Why the state is not "up"."""
     read_seconds: float | None = None
+    """When it was last read."""
     window_seconds: float | None = None
+    """Length of the window, at most 60 s; None before two readings."""
     busy_ratio: float | None = None
+    """Share of the window with running requests; from the scheduler's idle time if reported."""
     busy_seconds: float = 0.0
     observed_seconds: float = 0.0
+    """Like ``busy_seconds``, counted since the first reading."""
     sleep_state: str = ""
     gauges: Mapping[str, float] = field(default_factory=dict)
+    """Latest values."""
     totals: Mapping[str, float] = field(default_factory=dict)
+    """Counters, continued over restarts of the engine."""
     rates: Mapping[str, float] = field(default_factory=dict)
+    """Increase of the counters per second, over the window."""
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    """Totals, continued over restarts of the engine."""
     latencies: Mapping[str, Latency] = field(default_factory=dict)
+    """Histograms over the window; only those with observations."""
     weight_load_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Source -> duration of the latest load of weights."""
     num_readings: int = 0
     num_failed_readings: int = 0
     num_restarts: int = 0
@@ -108,7 +108,7 @@ class EngineFacts:
 
     @property
     def name(self) -> str:
-        """As people read it: "replica 1", "replica 1 dp 3"."""
+        """For people: "replica 1", "replica 1 dp 3"."""
         return f"replica {self.replica}" + (f" dp {self.dp_rank}" if self.dp_rank else "")
 
     @property
@@ -121,14 +121,14 @@ class EngineFacts:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Generated, over the window; what the engine says of itself where it counts none."""
-        told = self.gauges.get("reported_tokens_per_second")
-        return self.rates.get("generation_tokens", told)
+        """Generated tokens over the window; the engine's own rate if it has no counter."""
+        reported = self.gauges.get("reported_tokens_per_second")
+        return self.rates.get("generation_tokens", reported)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One figure over the replicas that are up and tell it."""
+    """One value over the replicas that are up and report it."""
 
     min: float
     median: float
@@ -138,25 +138,22 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class EngineNote:
-    """What one replica stands out by, or what is told of all (``replica`` is "" then).
-
-    ``quantity`` is a name of the catalogue without "dfx_engine_", or of a native metric for a
-    contradiction; ``reference`` what ``value`` is compared with: the median of the replicas, or
-    what the engines would have to show if the framework were right.
-    """
+    """An outlier, or a note about all replicas (``replica`` is "" then)."""
 
     kind: EngineNoteKind
     replica: str
     dp_rank: str
     sentence: str
     quantity: str = ""
+    """Name in the catalogue without "dfx_engine_"; for a contradiction, of a native metric."""
     value: float | None = None
     reference: float | None = None
+    """What ``value`` is compared with: the replicas' median, or what the framework implies."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePool:
-    """All engines of a run on this node, by replica; figures are never averaged over them."""
+    """All engines of a run on this node, by replica; values are never averaged over replicas."""
 
     replicas: tuple[EngineFacts, ...]
     spreads: Mapping[str, Spread] = field(default_factory=dict)

@@ -1,25 +1,25 @@
-"""How late a process' event loop wakes, and who held it."""
+"""Contract 2: lag of a process's event loop, and the code that blocked it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# what the guest says where no code of the process held a loop
+# beginnings of names that the guest uses if no code of the process blocked the loop
 NO_CODE = ("(the host:", "(nobody:")
-# ... and where it has named too many to name one more
+# name that the guest uses if its table of names is full
 UNNAMED = "(other holders)"
 
 
 @dataclass(frozen=True, slots=True)
 class LagStats:
-    """Seconds by which a callback that is wanted now comes later, at any moment of a time.
+    """Seconds by which a callback that is due at a random moment is late.
 
-    ``num_samples`` are answers of the loop. Moments in which it could not answer count too: an
-    answer that took 2 s stands for one late by 2 s, one by 1.9 s and so on (the correction for
-    coordinated omission of HdrHistogram).
+    Moments in which the loop could not answer count too: an answer after 2 s counts as 2 s late,
+    1.9 s late and so on (HdrHistogram's correction for coordinated omission).
     """
 
     num_samples: int
+    """Answers of the loop."""
     mean_seconds: float
     p50_seconds: float
     p90_seconds: float
@@ -29,7 +29,7 @@ class LagStats:
 
 @dataclass(frozen=True, slots=True)
 class LoopHolder:
-    """Code that kept a loop from answering: ``task > coroutine > function > innermost``."""
+    """Code that blocked a loop: ``task > coroutine > function > innermost``."""
 
     name: str
     seconds: float
@@ -38,31 +38,30 @@ class LoopHolder:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is code of the process: not the host, nor nobody at all."""
+        """Whether it is code of the process, not the host or an unknown cause."""
         return not self.name.startswith(NO_CODE)
 
     @property
     def is_named_code(self) -> bool:
-        """Whether the name tells which code it is."""
+        """Whether the name identifies the code."""
         return self.is_code and self.name != UNNAMED
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPhase:
-    """A stage within one step, without the stages inside it; ``name`` is "" outside all.
-
-    For ``late_seconds`` of it the loop was late by 0.1 s or more, None where that is not known.
-    """
+    """A stage within one step, without the stages inside it."""
 
     name: str
+    """"" for the time outside all stages."""
     seconds: float
     late_seconds: float | None
+    """Time of the phase in which the loop was late by 0.1 s or more; None if unknown."""
     holders: tuple[LoopHolder, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """The newest step that is over: its phases, longest first, at most 64."""
+    """The latest finished step: its phases, longest first, at most 64."""
 
     step: int
     seconds: float
@@ -72,28 +71,29 @@ class LoopStep:
 
 @dataclass(frozen=True, slots=True)
 class EventLoopRow:
-    """Of one process. ``window`` is the newest minute, ``step`` the newest step that is over.
-
-    ``late_seconds`` of that minute the loop was late by 0.1 s or more; ``holders``, most first, for
-    that long. ``late_seconds_total`` is the same since it was first seen. ``window_seconds`` is
-    shorter than a minute where the loop was not seen so long.
-    ``last_step`` is None where the process has passed no step. ``unanswered_seconds``: the loop is
-    held now, for so long at least, by ``unanswered_holder``; 0 where it answers.
-    """
+    """Event loop of one process over the last minute."""
 
     window_seconds: float
+    """Less than a minute if the loop has been observed for a shorter time."""
     window: LagStats
     step: LagStats | None
+    """Of the latest finished step."""
     late_seconds: float
+    """Time of the last minute in which the loop was late by 0.1 s or more."""
     holders: tuple[LoopHolder, ...]
+    """Code that blocked the loop in that time, longest first."""
     late_seconds_total: float = 0.0
+    """Like ``late_seconds``, since the loop was first seen."""
     last_step: LoopStep | None = None
+    """None if the process has finished no step."""
     unanswered_seconds: float = 0.0
+    """How long the loop has been blocked now; 0 if it answers."""
     unanswered_holder: str = ""
+    """Code that blocks it now."""
 
     @property
     def code_ratio(self) -> float | None:
-        """Share of ``holders`` that is code; None where nobody held it."""
+        """Share of ``holders`` that is code; None if there are none."""
         total = sum(holder.seconds for holder in self.holders)
         of_code = sum(holder.seconds for holder in self.holders if holder.is_code)
         return of_code / total if total else None

@@ -1,4 +1,4 @@
-"""Contract 2: what is kept of a hang or a crash, in a file that outlives the job and the agent."""
+"""Contract 2: evidence of a hang or a crash, stored in a file that outlives job and agent."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ EvidenceOutcome = Literal["open", "over", "job ended", "agent ended"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedCollective:
-    """A collective in torch's flight recorder; ``sequence`` is None for a send or a receive.
-
-    ``tensors`` is text, as in "[1048576] float32".
-    """
+    """A collective in torch's flight recorder."""
 
     operation: str
     tensors: str
+    """For example "[1048576] float32"."""
     num_elements: int
     sequence: int | None
+    """None for a send or a receive."""
     group: str
     group_description: str
     backend: str
@@ -32,7 +31,7 @@ class RecordedCollective:
 
 @dataclass(frozen=True, slots=True)
 class RecordedThread:
-    """``frames`` from the outermost call in, as in "forward (train.py:7)"."""
+    """``frames`` start with the outermost call, for example "forward (train.py:7)"."""
 
     name: str
     native_id: int
@@ -42,24 +41,24 @@ class RecordedThread:
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:
-    """Where one rank stood. ``quiet_seconds``: it had not moved for so long when it was found.
-
-    ``last_collective`` is group -> number of its newest; ``recorded_collectives`` newest first.
-    """
+    """What one rank was doing."""
 
     role: str
     rank: str
     pid: int
     quiet_seconds: float
+    """Time without progress when the incident was found."""
     last_collective: Mapping[str, int]
+    """Group -> sequence number of its latest collective."""
     stacks_from: str
     threads: tuple[RecordedThread, ...]
     recorded_collectives: tuple[RecordedCollective, ...] = ()
+    """Latest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameStack:
-    """Ranks whose main threads are at one place; ``frames`` from the outermost call in."""
+    """Ranks whose main threads have the same stack; the outermost call is first."""
 
     ranks: tuple[str, ...]
     frames: tuple[str, ...]
@@ -67,16 +66,15 @@ class SameStack:
 
 @dataclass(frozen=True, slots=True)
 class IncidentEvidence:
-    """One hang or crash: the run as it was when it was found, and where each rank stood.
-
-    ``end_seconds`` is None while it lasts. ``format`` goes up when an older file cannot be read.
-    """
+    """One hang or crash: the run when it was found, and what each rank was doing."""
 
     format: Literal[1]
+    """Increases if older files can no longer be read."""
     agent_version: str
     node: str
     begin_seconds: float
     end_seconds: float | None
+    """None while the incident continues."""
     outcome: EvidenceOutcome
     verdict: Verdict
     run: RunRow

@@ -1,8 +1,8 @@
-"""What failed in our own work: one strange process, run, file or verdict costs nothing but itself.
+"""Failures of the agent's own work: a bad process, run, file or verdict affects only itself.
 
-Each thing is done behind a ``guard`` of its own. A failure is counted, shown beside what it belongs
-to until the thing succeeds again, and logged with its traceback once. What has failed three times
-in a row is blind: what is shown of it says nothing about now.
+Each task runs inside its own ``guard``. A failure is counted, logged once with its traceback, and
+shown next to the task until the task succeeds again. A task that has failed three times in a row
+is blind: its results say nothing about the present.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Key = tuple[FaultPart, str, str]
 
 
 class Faults:
-    """Of one agent. ``num_by_part`` only grows."""
+    """Failures of one agent. ``num_by_part`` are counters."""
 
     def __init__(self) -> None:
         self.num_by_part: Counter[FaultPart] = Counter()
@@ -45,7 +45,7 @@ class Faults:
 
     @contextmanager
     def guard(self, part: FaultPart, run: str = "", what: str = "") -> Iterator[None]:
-        """No exception of what is done in it goes further."""
+        """Catch every exception in the block and record it as a failure of this task."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (counted, shown, logged)
@@ -62,12 +62,12 @@ class Faults:
         judge: Callable[[], Verdict | None],
         needs: str = "",
     ) -> Verdict | None:
-        """What ``judge`` says now; that it could not be judged, where it fails.
+        """The result of ``judge``; if it fails, a verdict that says so.
 
-        ``needs`` is the judgement of this run that it goes on from.
+        ``needs``: another judgement of this run whose result it uses.
         """
         what = f"{kind} ({role})"
-        missing = self.of(run, needs) if needs else None
+        missing = self.fault_in(run, needs) if needs else None
         if missing is None:
             with self.guard("judgement", run, what):
                 verdict = judge()
@@ -75,20 +75,20 @@ class Faults:
                     self._judged[run, kind, role] = time.time()
                 return verdict
         self._judged.setdefault((run, kind, role), time.time())
-        return unjudged(kind, role, missing or self.of(run, what))
+        return unjudged(kind, role, missing or self.fault_in(run, what))
 
     def judged_roles(
         self, run: str, kind: VerdictKind, judge: Callable[[], tuple[Verdict, ...]]
     ) -> tuple[Verdict, ...]:
-        """The same for all roles at once."""
+        """Like ``judged``, for all roles at once."""
         with self.guard("judgement", run, kind):
             found = judge()
             self._judged |= {(run, kind, verdict.role): time.time() for verdict in found}
             return found
-        return (unjudged(kind, "", self.of(run, kind)),)
+        return (unjudged(kind, "", self.fault_in(run, kind)),)
 
-    def told(self, run: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-        """The same; while something of the run cannot be read, nothing of it is clear."""
+    def without_clear(self, run: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+        """The same verdicts; none is "clear" while a part of the run cannot be read."""
         unread = next((row for row in self.rows(run) if row.part == "reading"), None)
         if unread is None:
             return tuple(verdicts)
@@ -96,11 +96,11 @@ class Faults:
         return tuple(unclear(verdict, reason) for verdict in verdicts)
 
     def rows(self, run: str) -> tuple[FaultRow, ...]:
-        """What fails in this run now; "" for what belongs to no run."""
+        """Current failures of this run; "" for failures that belong to no run."""
         return tuple(row for (_, of_run, _), row in self._open.items() if of_run == run)
 
-    def of(self, run: str, what: str) -> FaultRow | None:
-        """What fails in this judgement now."""
+    def fault_in(self, run: str, what: str) -> FaultRow | None:
+        """The current failure of this judgement, if any."""
         return self._open.get(("judgement", run, what))
 
     def judged_seconds(self, run: str) -> dict[str, float]:
@@ -112,15 +112,15 @@ class Faults:
         return found
 
     def blindness(self) -> Blindness | None:
-        """What has failed for longest, if anything has for too long."""
+        """The failure that has lasted longest, if one has lasted too long."""
         return _blindness(self._open.values())
 
     def blindness_of(self, run: str) -> Blindness | None:
-        """The same of one run, which nobody sees either while the whole folder is not read."""
+        """Blindness of one run, or of the whole folder, which includes the run."""
         return _blindness((*self.rows(run), *self.rows("")))
 
     def forget(self, run: str, roles: frozenset[str] = frozenset()) -> None:
-        """The run is gone, or all but these roles of it are."""
+        """Drop a run that is gone, or all of it except these roles."""
         self._judged = {
             key: at for key, at in self._judged.items() if key[0] != run or key[2] in roles
         }
@@ -152,7 +152,7 @@ def _blindness(rows: Iterable[FaultRow]) -> Blindness | None:
 
 
 def unclear(verdict: Verdict, reason: str) -> Verdict:
-    """The same, but never "clear"."""
+    """The same verdict, but never "clear"."""
     if verdict.state != "clear":
         return verdict
     before = sentences.BEFORE(summary=full_sentence(verdict.summary)) if verdict.summary else ""
@@ -161,14 +161,14 @@ def unclear(verdict: Verdict, reason: str) -> Verdict:
 
 
 def not_green(standing: Standing, reason: str) -> Standing:
-    """The same where something was found; else why that is not known."""
+    """The same standing if something was found; else why that is unknown."""
     if standing.state not in ("clear", "insufficient evidence"):
         return standing
     return Standing("insufficient evidence", full_sentence(reason))
 
 
 def sighted(standing: Standing, rows: Iterable[FaultRow]) -> Standing:
-    """The same; of a run that is not wholly read, judged and shown never "clear"."""
+    """The same standing, but not "clear" if the run could not be read, judged or shown."""
     row = next((row for row in rows if row.part in _BLINDING), None)
     if row is None:
         return standing
@@ -176,11 +176,11 @@ def sighted(standing: Standing, rows: Iterable[FaultRow]) -> Standing:
 
 
 def facts_of(role: str) -> str:
-    """What fails, as faults name it, where the facts of the ranks of a role are missing."""
+    """Name of the task that reads the facts of a role's ranks."""
     return f"what the ranks do ({role})"
 
 
 def unjudged(kind: VerdictKind, role: str, fault: FaultRow | None) -> Verdict:
-    """Never "clear": nobody has judged."""
+    """A verdict that says that this could not be judged; never "clear"."""
     reason = fault.message if fault else "its judge failed"
     return Verdict(kind, "insufficient evidence", role, sentences.NOT_JUDGED(reason=reason))

@@ -1,4 +1,4 @@
-"""Contract 2: training health of a run: rows that ``snapshot`` hands out with the others."""
+"""Contract 2: training health of a run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class SignalParameters:
-    """How one signal is scored; ``least_value`` is None where the raw value is (no logarithm).
-
-    Smaller values count as ``least_value``; ``scale_floor`` is the smallest standard deviation
-    believed, in the scale of the scores.
-    """
+    """How one signal is scored."""
 
     signal: str
     symptom: str
     directions: tuple[str, ...]
     least_value: float | None
+    """Smaller values count as this; None if the raw value is scored, without a logarithm."""
     scale_floor: float
+    """Smallest standard deviation that is used, in the scale of the scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorParameters:
-    """The parameters of every run's detector; all lengths are in steps."""
+    """Parameters of every run's detector; all lengths are in steps."""
 
     window_steps: int
     gap_steps: int
@@ -40,30 +38,33 @@ class DetectorParameters:
 
 @dataclass(frozen=True, slots=True)
 class SignalRow:
-    """One training signal against its own baseline, as of the newest step.
-
-    ``value`` and the band are in the signal's unit; the band is where z is within ±2. ``z`` is None
-    when the step was not scored; ``is_broken``: NaN or infinity was reported, ``value`` is None.
-    ``usual_value``: the middle of the band. ``has_varied``: its values were not all the same.
-    ``cusum_*`` alarm above 8. ``drift_ratio`` (log signals) and ``drift_difference`` (reward,
-    truncation) compare the newest 8 values with the 5th to 21st.
-    """
+    """One training signal against its own baseline, after the latest step."""
 
     signal: str
     symptom: str
     value: float | None
+    """In the signal's unit."""
     z: float | None
+    """None if the step was not scored."""
     cusum_up: float
+    """Alarms above 8."""
     cusum_down: float
+    """Alarms above 8."""
     baseline_low: float | None
+    """Lower end of the range in which z is between -2 and 2, in the signal's unit."""
     baseline_high: float | None
     is_baseline_ready: bool
     recent_median: float | None
     drift_ratio: float | None
+    """For log signals: the latest 8 values compared with the 5th to 21st."""
     drift_difference: float | None
+    """For reward and truncation: the latest 8 values compared with the 5th to 21st."""
     is_broken: bool = False
+    """NaN or infinity was reported; ``value`` is None then."""
     usual_value: float | None = None
+    """Middle of the baseline range."""
     has_varied: bool = True
+    """Whether its values were not all equal."""
 
 
 CollapseKind = Literal[
@@ -73,18 +74,22 @@ CollapseKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class CollapseRow:
-    """Steps in a row with a state that needs no vote; ``signal`` is "" where it is of the run.
+    """Steps with a state that needs no vote of several signals.
 
-    "blow_up": 20 times and 10 sigma above the baseline, entropy also 8 times below; "truncation":
-    most responses cut, where few were; "dead": nearly all cut and the reward at its lowest;
-    "entropy_fall": the entropy fell to a fifth within 20 steps; "not_learning": no gradient and the
-    reward at its lowest; "reward_fall": the reward far below its best. "spikes" are not in a row:
-    steps of the newest 64 that were 1000 times above the baseline. ``onset_step``: the first of
-    them, ``last_step`` the newest.
+    - "blow_up": 20 times and 10 sigma above the baseline; for entropy also 8 times below.
+    - "spikes": steps of the latest 64 that were 1000 times above the baseline.
+    - "truncation": most responses are cut, where few were before.
+    - "dead": nearly all responses are cut, and the reward is at its lowest.
+    - "entropy_fall": the entropy fell to a fifth within 20 steps.
+    - "not_learning": no gradient, and the reward is at its lowest.
+    - "reward_fall": the reward is far below its best.
+
+    All but "spikes" are consecutive steps.
     """
 
     kind: CollapseKind
     signal: str
+    """"" if the state is of the whole run."""
     num_steps: int
     onset_step: int | None
     last_step: int | None = None
@@ -92,7 +97,7 @@ class CollapseRow:
 
 @dataclass(frozen=True, slots=True)
 class SymptomRow:
-    """A family of signals in one direction; ``onset_step`` is where the change began."""
+    """A family of signals in one direction; ``onset_step`` is the step of the change."""
 
     symptom: str
     direction: Literal["up", "down"]
@@ -102,48 +107,46 @@ class SymptomRow:
 
 @dataclass(frozen=True, slots=True)
 class OnsetRange:
-    """When a divergence began: the likeliest step, and from which to which it may have been.
+    """When a divergence began: the most likely step, and the range of possible steps.
 
-    ``first``: the family that left its range first, "mismatch", or the signal that blew up; ""
-    where nothing moved. The page settles all of it, for as long as it lasts.
+    It is fixed as long as the alert fires.
     """
 
     step: int
     low_step: int
     high_step: int
     first: str = ""
+    """The family that left its range first, "mismatch", or the signal that blew up; may be ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalState:
-    """Training health of one run after one step; ``row`` counts step reports from 0.
-
-    ``is_latched``: a critical compound is active and the baselines are frozen, since
-    ``latched_step``. ``num_nonfinite_steps``: where ("grad", "logprob", "loss", "reward") -> steps
-    of the newest 5 that reported NaN or Inf there. ``num_identical_score_steps``: consecutive
-    steps whose highest and lowest score were the same, None when scores are not reported.
-    ``aborted_recent_median``: share of the samples given up, median of the newest 8 steps.
-    ``onset``: of the divergence that the page is on for, as of its first step; None without one.
-    """
+    """Training health of one run after one step."""
 
     row: int
+    """Number of the step report, from 0."""
     step: int
     signals: tuple[SignalRow, ...]
     symptoms: tuple[SymptomRow, ...]
     is_reward_improving: bool | None
     is_latched: bool
+    """A critical compound alert is active and the baselines are frozen since ``latched_step``."""
     latched_step: int | None
     num_nonfinite_steps: Mapping[str, int]
+    """Where ("grad", "logprob", "loss", "reward") -> steps of the latest 5 with NaN or Inf."""
     num_identical_score_steps: int | None
+    """Consecutive steps in which all scores were equal; None if scores are not reported."""
     had_score_signal: bool
     aborted_recent_median: float | None = None
+    """Share of aborted samples, median of the latest 8 steps."""
     collapses: tuple[CollapseRow, ...] = ()
     onset: OnsetRange | None = None
+    """Onset of the divergence that the alert fires for; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalSeries:
-    """One signal over the steps of its history; None where a step has no such value."""
+    """One signal over the steps of its history; None if a step has no value."""
 
     signal: str
     values: tuple[float | None, ...]
@@ -163,7 +166,7 @@ class SymptomSeries:
 
 @dataclass(frozen=True, slots=True)
 class SignalHistory:
-    """Training health over the newest steps that this agent judged, oldest first."""
+    """Training health over the latest steps that this agent judged, oldest first."""
 
     steps: tuple[int, ...]
     is_latched: tuple[bool, ...]

@@ -1,4 +1,4 @@
-"""Contract 2: what a rank uses of its host and of its devices."""
+"""Contract 2: memory that a rank uses on its host and its devices."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The framework allocator of one device.
-
-    ``stage_*`` are by own sampling: of each stage the highest allocated, and what was allocated and
-    reserved when it was last seen. ``inactive_split_bytes`` are pieces of blocks that are in use in
-    part; ``largest_free_bytes`` is the largest piece that is free.
-    """
+    """The framework's allocator of one device; ``stage_*`` are sampled by the guest."""
 
     device: str
     allocated_bytes: float | None = None
@@ -22,71 +17,77 @@ class DeviceMemory:
     num_alloc_retries: float | None = None
     num_ooms: float | None = None
     stage_peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Highest allocated bytes in each stage."""
     active_bytes: float | None = None
     inactive_split_bytes: float | None = None
+    """Free pieces of blocks that are partly in use."""
     largest_free_bytes: float | None = None
+    """The largest free piece."""
     stage_allocated_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Allocated bytes at the last sample in each stage."""
     stage_reserved_bytes: Mapping[str, float] = field(default_factory=dict)
     stage_num_alloc_retries: Mapping[str, float] = field(default_factory=dict)
     stage_num_ooms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class BesideAllocator:
-    """What the driver says that a process has on its devices, less what its allocators hold.
+class NonAllocatorMemory:
+    """Memory that the driver reports for a process, minus what its allocators hold.
 
-    That is the context, buffers of communicators and workspaces of libraries. ``least_bytes``: the
-    least that was seen of it, which has the context in it.
+    It contains the context, buffers of communicators and workspaces of libraries.
     """
 
     now_bytes: float
     least_bytes: float
+    """The lowest value seen; it contains the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """What was held when states were last brought to a device or taken off it, within a stage.
-
-    ``point``, as ROLL calls it: "start/offload" before they come, "start/onload" after,
-    "end/onload" before they go, "end/offload" after. ``device`` is "host" for the process itself,
-    of which ``resident_bytes`` and ``virtual_bytes`` are; the others are of the allocator.
-    """
+    """Memory when model states were last loaded to a device or offloaded, in one stage."""
 
     stage: str
     point: str
+    """As in ROLL: "start/offload" before loading, "start/onload" after it, "end/onload" before
+    offloading, "end/offload" after it."""
     device: str
+    """"host" for the process itself."""
     allocated_bytes: float | None = None
+    """Of the device's allocator."""
     reserved_bytes: float | None = None
+    """Of the device's allocator."""
     resident_bytes: float | None = None
+    """Of the process."""
     virtual_bytes: float | None = None
+    """Of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class GlibcHeap:
-    """glibc's malloc in one process. Python's small objects are not in it.
-
-    ``used_bytes`` are given out, in the caches of threads too, or mapped one by one. Of what was
-    freed ``retained_bytes`` still are in memory, and ``trimmable_bytes`` of these are whole pages:
-    what malloc_trim(0) would give back. None where the process' mappings cannot be read.
-    """
+    """glibc's malloc in one process, without Python's small objects."""
 
     used_bytes: float
+    """Allocated bytes, including thread caches and single mappings."""
     retained_bytes: float | None
+    """Freed bytes that still occupy memory; None if the mappings cannot be read."""
     trimmable_bytes: float | None
+    """Whole pages of ``retained_bytes``, which malloc_trim(0) would return to the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Anonymous memory of one process; the slope is None until enough steps were seen.
-
-    ``heap`` is None where the guest does not ask glibc. ``resident_bytes`` counts pages of files
-    too, ``virtual_bytes`` all that is mapped; ``stage_*``: when the stage was last sampled.
-    """
+    """Host memory of one process."""
 
     anonymous_bytes: float
     slope_bytes_per_step: float | None = None
+    """None before enough steps."""
     heap: GlibcHeap | None = None
+    """None if the guest does not read glibc's statistics."""
     resident_bytes: float | None = None
+    """Including file pages."""
     virtual_bytes: float | None = None
+    """All mapped memory."""
     stage_resident_bytes: Mapping[str, float] = field(default_factory=dict)
+    """At the last sample in each stage."""
     stage_virtual_bytes: Mapping[str, float] = field(default_factory=dict)
+    """At the last sample in each stage."""

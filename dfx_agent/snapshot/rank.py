@@ -1,4 +1,4 @@
-"""Contract 2: one rank as of now, with its work, its collectives and its ledger."""
+"""Contract 2: the current state of one rank, with its work, collectives and shape ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from dfx_agent.snapshot.devices import StageDevice
 from dfx_agent.snapshot.event_loop import EventLoopRow
-from dfx_agent.snapshot.memory import BesideAllocator, DeviceMemory, HeldMemory, HostMemory
+from dfx_agent.snapshot.memory import DeviceMemory, HeldMemory, HostMemory, NonAllocatorMemory
 from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import OpenSpan, StageStamp, TimeSplit
 
@@ -19,40 +19,32 @@ RankSource = Literal["guest", "passive"]
 
 @dataclass(frozen=True, slots=True)
 class OutsideLook:
-    """A process without a guest as it is seen from outside.
-
-    ``state`` and the keys of ``num_threads`` are the kernel's letters (R, S, D, T, ...), "" when it
-    is gone. ``cpu_seconds`` since the process began, ``cpu_ratio`` in cores, lately. ``stage`` is
-    what the newest stack of the main thread shows, "" when none of its frames is known, None
-    without a stack; ``stage_samples`` counts stacks by stage and is no measure of time.
-    """
+    """A process without a guest, observed from outside."""
 
     state: str
+    """The kernel's state letter (R, S, D, T, …); "" after the exit."""
     cpu_seconds: float | None
+    """CPU time since the process started."""
     cpu_ratio: float | None
+    """CPUs in use since the previous sample."""
     num_threads: Mapping[str, int]
+    """By state letter."""
     stage: str | None
+    """Stage in the latest stack of the main thread; "" if unknown, None without a stack."""
     stage_samples: Mapping[str, int]
+    """Number of stacks by stage; not a measure of time."""
     num_failed_samples: int
     is_starting: bool = False
-    """Whether it is a rank that is about to have a guest: it has written nothing yet."""
+    """Whether it is a rank that will get a guest: it has written no record yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One training process as one rank of a run. ``rank`` is the label: "0", or "p<pid>".
-
-    ``source`` is "passive" for a log that is followed and for a process that is only seen from
-    ``outside``: neither has steps, stages or times, and zeros in those fields mean nothing.
-    ``num_earlier_records`` were overwritten before this agent began to read: not lost by it.
-    ``devices`` are by its framework's allocator; ``device_names`` those of the machine that it
-    uses, ``device_bytes`` what their driver says that it has on them.
-    ``place``: axis of the job's layout ("pipeline", "tensor", "data") -> its number along it, of
-    axes along which ranks of its role differ.
-    """
+    """One training process as one rank of a run."""
 
     role: str
     rank: str
+    """The label: "0", or "p<pid>"."""
     local_rank: int | None
     world_size: int | None
     node: str
@@ -77,72 +69,77 @@ class RankRow:
     num_late_records: int
     num_guest_drops: int
     num_earlier_records: int = 0
+    """Records that were overwritten before this agent began to read; they do not count as lost."""
     counters_total: Mapping[str, float] = field(default_factory=dict)
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     ledger: tuple[LedgerRow, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
+    """Devices of its framework's allocator."""
     device_names: tuple[str, ...] = ()
+    """Devices of the machine that it uses."""
     device_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Memory that the driver reports for this process, by device."""
     device_stages: tuple[StageDevice, ...] = ()
     host_memory: HostMemory | None = None
     held: tuple[HeldMemory, ...] = ()
-    beside_allocator: BesideAllocator | None = None
+    beside_allocator: NonAllocatorMemory | None = None
     source: RankSource = "guest"
+    """"passive" for a followed log, and for a process that is only observed from ``outside``.
+    Neither has steps, stages or times, and zeros in those fields mean nothing."""
     outside: OutsideLook | None = None
     event_loop: EventLoopRow | None = None
     is_suspended: bool = False
     """Whether a signal has suspended the process (state T); None of its threads runs."""
     place: Mapping[str, int] = field(default_factory=dict)
+    """Axis of the layout ("pipeline", "tensor", "data") -> index; only axes on which ranks of the
+    role differ."""
     work: WorkRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model that a rank runs. ``reason``: why its FLOPs are not known, "" where they are.
-
-    ``uncounted``: kinds of its modules that are not in the FLOPs.
-    """
+    """A model that a rank runs."""
 
     name: str
     num_parameters: int
     num_trained: int
     num_attentions: int
     reason: str = ""
+    """Why its FLOPs are unknown; "" if they are known."""
     uncounted: tuple[str, ...] = ()
+    """Kinds of its modules that are not included in the FLOPs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Model FLOPs of one outermost stage ("" outside all) in one step, and how long it was open.
-
-    ``mfu_ratio`` is None where the peak or the time is not known.
-    """
+    """Model FLOPs of one outermost stage ("" outside all) in one step, and its duration."""
 
     stage: str
     forward_flops: float
     backward_flops: float
     seconds: float | None
     mfu_ratio: float | None
+    """None if the peak or the duration is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRow:
-    """Of one step, None where nothing was counted. ``reason``: why there is no MFU, "" for none.
-
-    ``device``: name of what computes it, "" unknown. ``peak_flops_per_second``: of the numbers that
-    most FLOPs are of.
-    """
+    """Model FLOPs of one step."""
 
     step: int | None
+    """None if nothing was counted."""
     seconds: float
     device: str
+    """Name of the compute device, "" if unknown."""
     stages: tuple[StageWork, ...]
     mfu_ratio: float | None
     peak_source: PeakSource
     peak_flops_per_second: float | None
+    """Peak for the number format of most FLOPs."""
     reason: str
+    """Why there is no MFU, "" if there is one."""
     models: tuple[ModelRow, ...]
 
     @property
@@ -154,46 +151,39 @@ class WorkRow:
 class CollectiveTime:
     """Host time of one rank in the collectives of one group and stage, since it was first seen.
 
-    ``peers_seconds`` is waiting for ranks that had not arrived, ``transfer_seconds`` the rest of
-    the blocked time after the last had; ``unmatched_seconds`` was blocked too, but the other ranks'
-    arrivals are not known. ``method`` is how they were told apart: "arrival" (entry times of all
-    ranks on one host's clock), "duration" (longer than the shortest rank; no clock needed). Rows of
-    "device" are of another kind: time that a device's stream stood, by duration, of every 16th step
-    alone; they have their own number, no bytes, and are never added to the host's.
+    Rows of method "device" are different: time that a device's stream stalled, measured in every
+    16th step. They have their own count and no bytes, and are never added to host time.
     """
 
     group: str
     stage: str
     method: str
+    """How waiting and transfer were separated: "arrival" (arrival times of all ranks on one host's
+    clock), "duration" (longer than the shortest rank, without a common clock), or "device"."""
     num_collectives: int
     num_bytes: float | None
     peers_seconds: float
+    """Waiting for ranks that had not arrived."""
     transfer_seconds: float
+    """Blocked time after the last rank had arrived."""
     unmatched_seconds: float
+    """Blocked time for which the other ranks' arrivals are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One process group as one rank sees it.
-
-    ``coverage_ratio`` is collectives recorded / collectives that the group counted; below 1 some
-    are issued where the guest cannot see them. None before the group has moved.
-    """
+    """One process group as one rank sees it."""
 
     group: str
     num_enqueued: int
     num_completed: int | None
     coverage_ratio: float | None
+    """Recorded / enqueued collectives; below 1 the guest cannot see some. None before the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """Batches of one rank at one boundary: the newest step, and totals since it was first seen.
-
-    ``schema`` and ``shapes`` are checksums (hex). Totals: ``num_crossings``; samples with NaN or
-    Inf and with a length that breaks the token rule, one for each column; columns not read;
-    ``num_left_out`` of the crossings were not looked at, as steps were shorter than 0.25 s.
-    """
+    """Batches of one rank at one boundary: the latest step, and totals since it was first seen."""
 
     boundary: str
     step: int | None
@@ -202,18 +192,25 @@ class LedgerRow:
     smallest_group: int | None
     largest_group: int | None
     schema: str
+    """Checksum (hex)."""
     shapes: str
+    """Checksum (hex)."""
     num_crossings: int
+    """Batches in total."""
     num_nonfinite: int
+    """Samples with NaN or Inf, counted per column."""
     num_misaligned: int
+    """Samples whose length breaks the token rule, counted per column."""
     num_unread: int
+    """Columns that were not read."""
     num_left_out: int
+    """Batches that were not inspected because steps were shorter than 0.25 s."""
     num_sampled: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerMismatches:
-    """How often something did not fit at a boundary; ``kind`` as in the "data" verdict's cause."""
+    """How often batches did not match at a boundary; ``kind``: as in the "data" verdict's cause."""
 
     boundary: str
     kind: str
@@ -229,6 +226,6 @@ class LedgerState:
     num_incomplete_crossings: int
     mismatches: tuple[LedgerMismatches, ...]
     step: int | None = None
-    """The newest judged step."""
+    """The latest judged step."""
     num_samples: int | None = None
-    """Samples at the first boundary of that step, all ranks, replicas once."""
+    """Samples at the first boundary of that step over all ranks, replicas counted once."""

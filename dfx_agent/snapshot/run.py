@@ -40,16 +40,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One training run; ``steps`` are the newest closed steps, oldest first.
-
-    ``signals`` is None until the run reported a metric that a signal is made of;
-    ``num_late_signals`` came after their step was judged; ``sustained_tokens_ratio`` is role ->
-    tokens of the newest two steps / median before, ``judged_seconds`` kind of verdict -> Unix time.
-    ``engines`` is None for a run without rollout engines on this node, ``bottleneck`` before steps.
-    ``incidents`` join verdicts and alerts; ``standing`` alone says whether anything is green.
-    ``part``: of what part of the job all this is, as in "Of this node only: 4 of 8 ranks are seen
-    here."; "" of the whole.
-    """
+    """One training run."""
 
     run: str
     framework: str
@@ -57,33 +48,43 @@ class RunRow:
     begin_seconds: float
     ranks: tuple[RankRow, ...]
     steps: tuple[StepRow, ...]
+    """The latest closed steps, oldest first."""
     scalars: tuple[ScalarRow, ...]
     num_stale_scalars: int = 0
     verdicts: tuple[Verdict, ...] = ()
     signals: SignalState | None = None
+    """None until the run has reported a metric that a signal is computed from."""
     ledger: LedgerState | None = None
     num_late_signals: int = 0
+    """Values that arrived after their step had been judged."""
     sustained_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
+    """Role -> tokens of the latest two steps / median before."""
     faults: tuple[FaultRow, ...] = ()
     judged_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Kind of verdict -> Unix time of the last judgement."""
     incidents: tuple[Incident, ...] = ()
+    """Each joins verdicts and alerts about one problem."""
     standing: Standing = UNJUDGED
+    """The only field that decides whether anything is shown green."""
     blind: Blindness | None = None
     dropped_ranks: tuple[DroppedRanks, ...] = ()
     engines: EnginePool | None = None
+    """None without rollout engines on this node."""
     bottleneck: Bottleneck | None = None
+    """None before steps."""
     part: str = ""
+    """Which part of the job this covers, as a sentence; "" for the whole job."""
     step_origin: str = ""
-    """From where its steps are counted, in a sentence, where the job's own number is unknown."""
+    """Where its step numbers come from, as a sentence, if the job's own number is unknown."""
     past_incidents: tuple[Incident, ...] = ()
-    """Incidents that are over, the newest first."""
+    """Incidents that are over, latest first."""
     ending: str = ""
-    """When and how the run ended, in a sentence; "" while it lasts."""
+    """When and how the run ended, as a sentence; "" while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunVerdicts:
-    """What is concluded of one run, without the rows of its ranks: short however many it has."""
+    """The conclusions about one run, without the rows of its ranks."""
 
     run: str
     standing: Standing
@@ -93,7 +94,7 @@ class RunVerdicts:
     ending: str = ""
 
     @classmethod
-    def of(cls, row: RunRow) -> RunVerdicts:
+    def from_row(cls, row: RunRow) -> RunVerdicts:
         return cls(
             row.run, row.standing, row.verdicts, row.incidents, row.past_incidents, row.ending
         )
@@ -101,9 +102,9 @@ class RunVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class DroppedRanks:
-    """Ended processes of one role that were let go: the newest stay in ``RunRow.ranks``.
+    """Exited processes of one role that were dropped; the last to exit stay in ``RunRow.ranks``.
 
-    ``num_ranks`` only grows. Records are those of processes whose totals are in no row of a rank.
+    ``num_ranks`` never decreases. Records are those of processes whose totals are in no other row.
     """
 
     role: str

@@ -1,4 +1,4 @@
-"""Contract 2: numbers that jobs report."""
+"""Contract 2: scalars that jobs report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """A mergeable summary of one scalar over ranks: merge states, divide once at the end."""
+    """Mergeable summary of one scalar over ranks; divide only after merging."""
 
     count: int
     sum: float
@@ -16,7 +16,7 @@ class Moments:
     max: float
 
     @classmethod
-    def of(cls, value: float) -> Moments:
+    def of_value(cls, value: float) -> Moments:
         return cls(1, value, value, value)
 
     def merge(self, other: Moments) -> Moments:
@@ -30,18 +30,16 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class ScalarRow:
-    """The newest value of one native key.
-
-    ``metric`` and ``labels`` name the catalogue metric it maps to, ``metric`` is None for a key
-    that no mapping knows. ``moments`` is in the metric's unit (native unit when unmapped).
-    """
+    """The latest value of one native key."""
 
     key: str
     metric: str | None
+    """Metric of the catalogue; None if the key has no mapping."""
     labels: Mapping[str, str]
     step: int | None
     time_seconds: float
     moments: Moments
+    """In the metric's unit; in the native unit without a mapping."""
 
 
 @dataclass(frozen=True, slots=True)

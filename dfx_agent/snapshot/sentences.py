@@ -1,4 +1,4 @@
-"""Sentences about what could not be read, judged or shown."""
+"""Sentences about data that could not be read, judged or shown."""
 
 from dfx_agent.base.text import Sentence
 

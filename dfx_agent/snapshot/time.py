@@ -1,4 +1,4 @@
-"""Contract 2: where time went: spans, pieces of a step, what each rank did when."""
+"""Contract 2: where time was spent: spans, pieces of a step, stamps of stages."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ PieceKind = Literal["stage", "wait", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class TimeSplit:
-    """Where one rank's wall time went: ``wall = active + sum of all waits + idle`` (exactly).
-
-    ``stage_seconds`` is exclusive time by stage, waits taken out; concurrent spans of one stage
-    count once. Stages that overlap each other may sum to more than ``active_seconds``.
-    ``wait_seconds`` is kind -> enclosing stage ("" outside any stage) -> seconds.
-    """
+    """How one rank's wall time was spent: ``wall = active + sum of all waits + idle`` (exactly)."""
 
     wall_seconds: float = 0.0
     active_seconds: float = 0.0
     idle_seconds: float = 0.0
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Exclusive time by stage without waits. Stages that overlap may sum to more than active."""
     wait_seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Kind of wait -> enclosing stage ("" outside all stages) -> seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSpan:
-    """What has begun and not ended, outermost first within a rank.
+    """A span that has not ended; spans of a rank are ordered from the outermost to the innermost.
 
-    A collective is named "op@group" and has the group's ``sequence`` number, if that is known.
+    A collective is named "operation@group".
     """
 
     kind: SpanKind
@@ -39,11 +36,12 @@ class OpenSpan:
     elapsed_seconds: float
     step: int | None
     sequence: int | None = None
+    """Sequence number of a collective in its group, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageStamp:
-    """When a stage last began and last ended; ``slot`` tells repeats within one step apart."""
+    """When a stage last began and ended; repeats within one step have different slots."""
 
     stage: str
     slot: int
@@ -53,7 +51,7 @@ class StageStamp:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of one rank's time; neighbours of the same name are merged."""
+    """A time slice of one rank; neighbours with the same name are joined."""
 
     kind: PieceKind
     name: str

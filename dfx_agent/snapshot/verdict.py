@@ -1,4 +1,4 @@
-"""Contract 2: verdicts and what is made of them: incidents, the state of a run, own faults."""
+"""Contract 2: verdicts, incidents, the standing of a run, and failures of the agent itself."""
 
 from __future__ import annotations
 
@@ -18,71 +18,71 @@ VerdictState = Literal["found", "clear", "insufficient evidence"]
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What is not certain yet, and blames nobody."""
+    """A suspicion that blames no rank yet."""
 
     ranks: tuple[str, ...]
     since_seconds: float
-    """Unix time at which the ranks last moved."""
+    """Unix time at which the ranks last made progress."""
     limit_seconds: float
-    """How long after ``since_seconds`` the verdict becomes "found"."""
+    """Time after ``since_seconds`` at which the verdict becomes "found"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the agent concludes about one role of a run, and from what.
-
-    ``ranks`` are to blame, ``summary`` is one sentence for people, ``evidence`` the figures behind
-    it, one line each. ``cause`` is a stable word; ``lost_seconds`` is per step. ``action`` says
-    what to do first; "" where the runbook of the alert says it.
-    """
+    """A conclusion about one role of a run, with its evidence."""
 
     kind: VerdictKind
     state: VerdictState
     role: str
     summary: str
+    """One sentence for people."""
     ranks: tuple[str, ...] = ()
+    """The ranks to blame."""
     stage: str = ""
     cause: str = ""
+    """A stable word for programs."""
     step: int | None = None
     since_seconds: float | None = None
     lost_seconds: float | None = None
+    """Per step."""
     evidence: tuple[str, ...] = ()
+    """Values behind the conclusion, one line each."""
     action: str = ""
+    """What to do first; "" if the alert's runbook says it."""
     suspicion: Suspicion | None = None
-    """Of an unsure verdict: whom it may find, and when."""
+    """For an unsure verdict: which ranks it may blame, and when."""
 
     @property
     def subject(self) -> str:
-        """What it is about: of which role, unless it is of all."""
+        """Kind and role of the verdict."""
         return f"{self.kind} ({self.role})" if self.role else self.kind
 
     @property
     def stage_text(self) -> str:
-        """The stage in words; "" where it does not matter."""
+        """The stage in words; "" if the verdict is about no stage."""
         return NO_STAGE if self.stage == "idle" else self.stage
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """Something of one run (``run`` "": of the agent) that failed when it was last tried.
-
-    ``what`` names it, as in "hang (trainer)" or "rank 3 (trainer)". It has failed ``num_times`` in
-    a row, since ``since_seconds`` (Unix time). ``is_blind``: for so long that what is shown of it
-    says nothing about now.
-    """
+    """A task of the agent that failed when it last ran."""
 
     part: FaultPart
     run: str
+    """"" if the task belongs to no run."""
     what: str
+    """The task, for example "hang (trainer)" or "rank 3 (trainer)"."""
     message: str
     since_seconds: float
     num_times: int
+    """Consecutive failures since ``since_seconds``."""
     is_blind: bool
+    """It has failed for so long that its results say nothing about the present."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blindness:
-    """Since when (Unix time) something has not been read or judged, and what, in one line."""
+    """Since when (Unix time) something has not been read or judged, and why, in one line."""
 
     since_seconds: float
     reason: str
@@ -90,49 +90,51 @@ class Blindness:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One problem from its begin to its end: what the verdict and the alerts on it say together.
-
-    ``kind`` is the verdict's, or the alert's name where no verdict is about it. ``state`` is
-    "found" for a verdict or a critical alert, "warning" for alerts that warn, "noted" for context
-    that is sent to nobody. ``since_seconds`` (Unix time of the event, not of its arrival) and
-    ``step`` are where it began: they give way to an earlier event only, ``id`` stays as long as it
-    lasts. ``summary`` says who and where now,
-    ``sentence`` all: who, where, since when, what it costs, what to do. ``lost_seconds`` is per
-    step. ``alerts`` are the names of those that fire.
-    """
+    """One problem from begin to end, with the verdict and all alerts about it."""
 
     id: str
+    """Does not change while the incident continues."""
     kind: str
+    """Kind of the verdict, or name of the alert if no verdict is about it."""
     state: IncidentState
+    """"found" for a verdict or critical alert, "warning" for other alerts, "noted" for context
+    that is sent to nobody."""
     severity: IncidentSeverity
     role: str
     ranks: tuple[str, ...]
     stage: str
     cause: str
     since_seconds: float
+    """Unix time of the event that began it; only replaced by an earlier event."""
     step: int | None
+    """Step in which it began."""
     lost_seconds: float | None
+    """Per step."""
     summary: str
+    """Which ranks and where, now."""
     cost: str
     action: str
     sentence: str
+    """All of it: who, where, since when, cost, action."""
     alerts: tuple[str, ...]
+    """Names of the alerts that fire."""
     evidence: tuple[str, ...]
     end_seconds: float | None = None
-    """Unix time at which it was over; None while it lasts."""
+    """Unix time at which it ended; None while it continues."""
     runbook: str = ""
     """Anchor of its section in the runbook; "" where the runbook has none."""
     is_until_run_end: bool = False
-    """Whether it was not over when the run ended."""
+    """Whether it still continued when the run ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a run is in now, and why in full sentences. Only ``state`` decides what is green.
+    """The state of a run now, with reasons in full sentences. Only ``state`` decides on green.
 
-    "found" and "warning": the worst incident's sentence, of a run that has ended also of an
-    incident that lasted until its end. "insufficient evidence": what is missing; "clear" means
-    judged just now, from enough, and nothing found; what is only noted is added.
+    - "found", "warning": the sentence of the worst incident. For an ended run this includes
+      incidents that lasted until its end.
+    - "insufficient evidence": what is missing.
+    - "clear": judged just now, from enough data, and nothing was found.
     """
 
     state: RunState

@@ -156,7 +156,7 @@ def _verdicts_api(source: Source) -> APIRouter:
     def verdicts() -> Response:
         """What is concluded of each run; no rows of ranks, so that it is short for any job."""
         snapshot = source.snapshot()
-        return _answer(encode((*map(RunVerdicts.of, snapshot.runs), *snapshot.finished)))
+        return _answer(encode((*map(RunVerdicts.from_row, snapshot.runs), *snapshot.finished)))
 
     return router
 

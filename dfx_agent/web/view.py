@@ -14,7 +14,6 @@ from math import isfinite, nan
 from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.snapshot import (
     AgentRow,
-    BesideAllocator,
     Blindness,
     Bottleneck,
     CollectiveTime,
@@ -27,6 +26,7 @@ from dfx_agent.snapshot import (
     HeldMemory,
     HostMemory,
     Incident,
+    NonAllocatorMemory,
     OpenSpan,
     OutsideLook,
     RankRow,
@@ -106,7 +106,7 @@ class ShownRank:
     device_stages: tuple[StageDevice, ...]
     host_memory: HostMemory | None
     held: tuple[HeldMemory, ...]
-    beside_allocator: BesideAllocator | None
+    beside_allocator: NonAllocatorMemory | None
     source: RankSource
     outside: OutsideLook | None
     event_loop: EventLoopRow | None

@@ -40,7 +40,6 @@ NOT_YET: set[str] = {
     "dfx_agent/node",
     "dfx_agent/catalogue/alerts",
     "dfx_agent/shim",
-    "dfx_agent/snapshot",
     "dfx_agent/web",
     "docs",
     "examples/async_rl",

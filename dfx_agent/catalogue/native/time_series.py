@@ -36,7 +36,7 @@ class _Series:
         values = list(self.recent[step].values())
         dropped = self.dropped.get(step)
         if not values:
-            return dropped or Moments.of(math.nan)
+            return dropped or Moments.of_value(math.nan)
         found = Moments(len(values), sum(values), min(values), max(values))
         return found if dropped is None else found.merge(dropped)
 
@@ -86,7 +86,7 @@ class ScalarStore:
             for step, ranks in series.recent.items():
                 value = ranks.pop(rank, None)
                 if value is not None:
-                    before, one = series.dropped.get(step), Moments.of(value)
+                    before, one = series.dropped.get(step), Moments.of_value(value)
                     series.dropped[step] = one if before is None else before.merge(one)
 
     def latest(self, key: str) -> tuple[int, Moments] | None:
@@ -96,7 +96,7 @@ class ScalarStore:
             return None
         step = series.steps[-1]
         is_recent = step in series.recent
-        return step, series.moments(step) if is_recent else Moments.of(series.means[-1])
+        return step, series.moments(step) if is_recent else Moments.of_value(series.means[-1])
 
     def history(self, key: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """(steps, means), oldest first; KeyError for an unknown key."""

@@ -18,7 +18,7 @@ from dfx_agent.node.host.memory import (
 )
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.time.account import SpanEvent
-from dfx_agent.snapshot import BesideAllocator, DeviceMemory, GlibcHeap, HeldMemory
+from dfx_agent.snapshot import DeviceMemory, GlibcHeap, HeldMemory, NonAllocatorMemory
 from dfx_agent.wire.records import STAGE
 
 _USED, _MAPPED, _FREE, _PIECES = (
@@ -40,7 +40,7 @@ class ProcessMemory:
         self.stage_bytes: dict[str, ProcessBytes] = {}  # latest sample in each stage
         self.trend = MemoryTrend()
         self.heap = ProcessHeap()
-        self.beside_allocator: BesideAllocator | None = None
+        self.beside_allocator: NonAllocatorMemory | None = None
         self._reserved: list[float | None] = []
         self._gaps: dict[str, MemoryTrend] = {}
         self._allocated: dict[str, MemoryTrend] = {}
@@ -133,7 +133,7 @@ class ProcessMemory:
             other_bytes = max(0.0, sum(own_bytes.values()) - sum(filter(None, reserved)))
             previous = self.beside_allocator
             least = other_bytes if previous is None else min(other_bytes, previous.least_bytes)
-            self.beside_allocator = BesideAllocator(other_bytes, least)
+            self.beside_allocator = NonAllocatorMemory(other_bytes, least)
 
     def note_end(self, status: ExitStatus | None) -> None:
         """After the exit: check whether the OOM killer acted in the group since the last sample."""

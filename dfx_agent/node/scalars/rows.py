@@ -35,7 +35,11 @@ def _rank_rows(process: Process, framework: str) -> _Rows:
     seconds = process.follower.epoch_seconds
     return tuple(
         scalar_row(
-            framework, scalar.key, scalar.step, seconds(scalar.time_ns), Moments.of(scalar.value)
+            framework,
+            scalar.key,
+            scalar.step,
+            seconds(scalar.time_ns),
+            Moments.of_value(scalar.value),
         )
         for scalar in process.scalars.values()
     )

@@ -18,9 +18,9 @@ FLOATS = st.floats(-1e6, 1e6)
 @given(st.lists(FLOATS, min_size=1), st.integers(0, 20))
 def test_moments_merge_as_if_they_were_one(values, cut):
     def of(part):
-        merged = Moments.of(part[0])
+        merged = Moments.of_value(part[0])
         for value in part[1:]:
-            merged = merged.merge(Moments.of(value))
+            merged = merged.merge(Moments.of_value(value))
         return merged
 
     left, right = values[:cut], values[cut:]

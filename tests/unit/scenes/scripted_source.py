@@ -416,7 +416,9 @@ class ScriptedSource:
     def _scalars(self, step: int) -> tuple[ScalarRow, ...]:
         time_seconds = self._t0 + self._step(step).end
         return tuple(
-            ScalarRow(key, metric, labels, step, time_seconds, Moments.of(self._value(key, step)))
+            ScalarRow(
+                key, metric, labels, step, time_seconds, Moments.of_value(self._value(key, step))
+            )
             for key, (metric, labels, _, _) in SCALARS.items()
             if key not in self.without
         )

@@ -16,7 +16,6 @@ from dfx_agent.catalogue.spec import by_name
 from dfx_agent.catalogue.verdicts import NO_STAGE
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
-    BesideAllocator,
     CollectiveTime,
     DeviceMemory,
     DeviceRow,
@@ -27,6 +26,7 @@ from dfx_agent.snapshot import (
     HostMemory,
     Incident,
     Moments,
+    NonAllocatorMemory,
     OpenSpan,
     RankRow,
     ScalarRow,
@@ -60,9 +60,9 @@ def test_active_waits_and_idle_are_the_wall():
 
 def test_scalars_have_canonical_names_and_unmapped_keys_are_kept():
     known = ScalarRow(
-        "critic/rewards/mean", "dfx_reward", {"stat": "mean"}, 3, 1.0, Moments.of(0.5)
+        "critic/rewards/mean", "dfx_reward", {"stat": "mean"}, 3, 1.0, Moments.of_value(0.5)
     )
-    strange = ScalarRow("my/own", None, {}, 3, 1.0, Moments.of(math.nan))
+    strange = ScalarRow("my/own", None, {}, 3, 1.0, Moments.of_value(math.nan))
     found = samples(exporter(rank_row(scalars=(known, strange))))
     ((reward, value),) = found["dfx_reward"]
     said = {name: text for name, text in reward.items() if text}
@@ -74,7 +74,7 @@ def test_scalars_have_canonical_names_and_unmapped_keys_are_kept():
 
 
 def scalar(key: str, metric: str | None, labels: dict[str, str], value: float) -> ScalarRow:
-    return ScalarRow(key, metric, labels, 3, 1.0, Moments.of(value))
+    return ScalarRow(key, metric, labels, 3, 1.0, Moments.of_value(value))
 
 
 def test_of_several_keys_of_one_series_the_mapping_s_first_is_exported():
@@ -319,7 +319,7 @@ def test_verdicts_that_agree_are_one_series():
 
 def test_the_framework_s_own_value_wins_over_the_guest_s():
     def row(key, value):
-        return ScalarRow(key, "dfx_actor_grad_norm", {}, 1, 1.0, Moments.of(value))
+        return ScalarRow(key, "dfx_actor_grad_norm", {}, 1, 1.0, Moments.of_value(value))
 
     both = row("torch/actor/grad_norm", 2.0), row("actor/grad_norm", 1.0)
     assert [v for _, v in samples(exporter(rank_row(scalars=both)))["dfx_actor_grad_norm"]] == [1.0]
@@ -332,10 +332,12 @@ def test_the_framework_s_own_value_wins_over_the_guest_s():
 def full_rank() -> RankRow:
     """A rank that has everything."""
     scalars = [
-        ScalarRow("actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, Moments.of(1.0)),
-        ScalarRow("torch/loss", "dfx_loss", {}, 1, 1.0, Moments.of(1.0)),
-        ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, Moments.of(1.0)),
-        ScalarRow("my/own", None, {}, 1, 1.0, Moments.of(1.0)),
+        ScalarRow(
+            "actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, Moments.of_value(1.0)
+        ),
+        ScalarRow("torch/loss", "dfx_loss", {}, 1, 1.0, Moments.of_value(1.0)),
+        ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, Moments.of_value(1.0)),
+        ScalarRow("my/own", None, {}, 1, 1.0, Moments.of_value(1.0)),
     ]
     counts = ("micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients", "new")
     spans = (
@@ -366,7 +368,7 @@ def full_rank() -> RankRow:
             HeldMemory("actor_update", "end/offload", "cuda:0", 1.0, 2.0),
             HeldMemory("actor_update", "end/offload", "host", None, None, 9.0, 19.0),
         ),
-        beside_allocator=BesideAllocator(7.0, 5.0),
+        beside_allocator=NonAllocatorMemory(7.0, 5.0),
     )  # fmt: skip
 
 
@@ -390,7 +392,7 @@ def test_what_offloading_leaves_and_what_lies_beside_the_allocator():
 def test_every_name_and_label_is_the_catalogue_s():
     catalogue = by_name()
     problem = SegmentProblem("/x", "version", "say")
-    told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of(8.0))
+    told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of_value(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
     known["judged_seconds"] = {"hang": FAR_SECONDS}
     known["sustained_tokens_ratio"] = {"worker": 1.0}
@@ -423,7 +425,7 @@ HOSTILE = 'a"b\\c\nd{e="f"} 1\n# EOF'
 
 
 def test_names_from_the_job_cannot_break_the_exposition():
-    scalar = ScalarRow(HOSTILE, None, {}, 1, 1.0, Moments.of(1.0))
+    scalar = ScalarRow(HOSTILE, None, {}, 1, 1.0, Moments.of_value(1.0))
     row = rank_row(
         tokens_total={HOSTILE: 1.0},
         scalars=(scalar,),
@@ -461,7 +463,9 @@ def test_names_from_the_job_cannot_break_the_exposition():
 @pytest.mark.parametrize("accept", [None, OPENMETRICS])
 def test_the_page_says_what_the_library_s_own_encoder_says(accept):
     odd = [math.nan, math.inf, -math.inf, 0.0, -1.5e-300, 1e22, 1795224968.123456]
-    scalars = tuple(ScalarRow(f"k{n}", None, {}, 1, 1.0, Moments.of(v)) for n, v in enumerate(odd))
+    scalars = tuple(
+        ScalarRow(f"k{n}", None, {}, 1, 1.0, Moments.of_value(v)) for n, v in enumerate(odd)
+    )
     row = rank_row(step=2**62, last=SPLIT, tokens_total={HOSTILE: 3.0}, scalars=scalars)
     page = exporter(row, run=HOSTILE)
     encode, content_type = choose_encoder(accept or "")

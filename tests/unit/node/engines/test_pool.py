@@ -83,7 +83,9 @@ def test_prefill_is_not_compared_with_decode():
 
 def told(ratio, step, side="rollout"):
     key = "fully_async/rollouter/idle_ratio"
-    return ScalarRow(key, "dfx_pipeline_idle_ratio", {"side": side}, step, 9.0, Moments.of(ratio))
+    return ScalarRow(
+        key, "dfx_pipeline_idle_ratio", {"side": side}, step, 9.0, Moments.of_value(ratio)
+    )
 
 
 def judged(ratio, *busy_shares, steps=(4, 5), seconds=30.0, side="rollout"):
