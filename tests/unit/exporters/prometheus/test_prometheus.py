@@ -329,15 +329,16 @@ def test_the_framework_s_own_value_wins_over_the_guest_s():
     assert [v for _, v in found["dfx_actor_grad_norm"]] == [1.0, 2.0], "a rank without the other"
 
 
+ONE = Moments.of_value(1.0)
+
+
 def full_rank() -> RankRow:
     """A rank that has everything."""
     scalars = [
-        ScalarRow(
-            "actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, Moments.of_value(1.0)
-        ),
-        ScalarRow("torch/loss", "dfx_loss", {}, 1, 1.0, Moments.of_value(1.0)),
-        ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, Moments.of_value(1.0)),
-        ScalarRow("my/own", None, {}, 1, 1.0, Moments.of_value(1.0)),
+        ScalarRow("actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, ONE),
+        ScalarRow("torch/loss", "dfx_loss", {}, 1, 1.0, ONE),
+        ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, ONE),
+        ScalarRow("my/own", None, {}, 1, 1.0, ONE),
     ]
     counts = ("micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients", "new")
     spans = (
