@@ -147,6 +147,7 @@ def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
         num_guest_drops=0,
         host_memory=memory.host if memory else None,
         devices=memory.devices if memory else (),
+        ledger=fold.judge.ledger.rows(seat.role, seat.label),
         source="passive" if seat.role == LOG_ROLE else "guest",
         place=told.place,
     )
