@@ -26,6 +26,7 @@ from dfx_agent.base.errors import BlindError
 from dfx_agent.snapshot import (
     Alerts,
     AlertSource,
+    RankRow,
     RunVerdicts,
     ScalarHistory,
     SignalHistory,
@@ -39,8 +40,9 @@ from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.web.compression import Compression
 from dfx_agent.web.stream import ViewStream
 from dfx_agent.web.targets import TargetGroup, target_groups
-from dfx_agent.web.timeline import TimelineQuery, ranks_named, timeline_page
-from dfx_agent.web.view import Look
+from dfx_agent.web.timeline import MAX_RANKS, TimelineQuery, ranks_named, timeline_page
+from dfx_agent.web.view import FullRows, Look, as_they_are
+from dfx_agent.web.visible_ranks import key_of
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 
@@ -66,12 +68,13 @@ def create_app(
     access: Access | None = None,
     alerts: AlertSource | None = None,
     routes: Iterable[BaseRoute] = (),
+    full_rows: FullRows = as_they_are,
 ) -> FastAPI:
     """The whole web face of one agent; without ``access`` everybody may do everything.
 
-    ``render_metrics`` takes the Accept header and returns (body, content type); it runs in a worker
-    thread. ``routes`` go before ours. ``app.state.stream`` is the ``ViewStream``, to be closed
-    before the server stops.
+    ``render_metrics`` takes the Accept header and returns (body, content type), in a worker thread.
+    ``routes`` go before ours. ``full_rows`` completes the rows of ranks that are shown.
+    ``app.state.stream`` is the ``ViewStream``, to be closed before the server stops.
     """
     app = FastAPI(
         title="dfx-agent",
@@ -83,7 +86,7 @@ def create_app(
         telemetry=_NO_TELEMETRY,
     )
     encode = Document[Snapshot](Snapshot).dumped
-    app.state.stream = ViewStream(source)
+    app.state.stream = ViewStream(source, full_rows)
     app.router.routes.extend(routes)
     app.add_middleware(Compression)
     app.add_middleware(Guard, access=access)
@@ -91,9 +94,9 @@ def create_app(
     app.add_exception_handler(BlindError, _blind)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
-    app.include_router(_verdicts_api(source), prefix="/api/v1", tags=["runs"])
-    app.include_router(_timeline_api(source), prefix="/api/v1", tags=["runs"])
-    app.include_router(_signals_api(source), prefix="/api/v1", tags=["runs"])
+    for api in (_verdicts_api, _timeline_api, _signals_api):
+        app.include_router(api(source), prefix="/api/v1", tags=["runs"])
+    app.include_router(_ranks_api(source, full_rows), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
     app.include_router(_probes(source, render_metrics))
@@ -157,6 +160,28 @@ def _verdicts_api(source: Source) -> APIRouter:
         """What is concluded of each run; no rows of ranks, so that it is short for any job."""
         snapshot = source.snapshot()
         return _answer(encode((*map(RunVerdicts.from_row, snapshot.runs), *snapshot.finished)))
+
+    return router
+
+
+def _ranks_api(source: Source, full_rows: FullRows) -> APIRouter:
+    router = APIRouter()
+    encode = Document[tuple[RankRow, ...]](tuple[RankRow, ...]).dumped
+
+    @router.get(
+        "/runs/{run:path}/ranks", response_model=tuple[RankRow, ...], responses=_UNKNOWN_RUN
+    )
+    def ranks(run: str, rank: Annotated[list[str], Query(max_length=MAX_RANKS)]) -> Response:
+        """All that is known of the ranks `ROLE/RANK` that are asked for.
+
+        A hub requests it from their nodes; of one that does not answer it has less.
+        """
+        found = next((row for row in source.snapshot().runs if row.run == run), None)
+        if found is None:
+            raise HTTPException(404, f"no run {run}")
+        asked = set(ranks_named(rank))
+        rows = full_rows(run, [row for row in found.ranks if key_of(row) in asked])
+        return _answer(encode(tuple(rows)))
 
     return router
 

@@ -31,7 +31,7 @@ from pydantic_core import from_json, to_json
 
 from dfx_agent.snapshot import Snapshot, Source
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.view import Look, View, Viewer
+from dfx_agent.web.view import FullRows, Look, View, Viewer, as_they_are
 
 Json = Any
 Patch = dict[str, Any]
@@ -67,9 +67,9 @@ class Told(NamedTuple):
 class Channel:
     """What the listeners of one look are told, made once for all of them."""
 
-    def __init__(self, source: Source, look: Look) -> None:
+    def __init__(self, source: Source, look: Look, full_rows: FullRows = as_they_are) -> None:
         self._source = source
-        self._viewer = Viewer(look)
+        self._viewer = Viewer(look, full_rows)
         self._snapshot: Snapshot | None = None
         self._view: Json = None
         self._refresh_at = 0.0
@@ -109,8 +109,8 @@ class Channel:
 class ViewStream:
     """The streams of all pages."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, full_rows: FullRows = as_they_are) -> None:
+        self._source, self._full_rows = source, full_rows
         self._channels: dict[Look, Channel] = {}
         self._closed = False
 
@@ -137,7 +137,7 @@ class ViewStream:
     @contextmanager
     def _channel(self, look: Look) -> Iterator[Channel]:
         """One for all who look alike, gone with the last of them."""
-        channel = self._channels.setdefault(look, Channel(self._source, look))
+        channel = self._channels.setdefault(look, Channel(self._source, look, self._full_rows))
         channel.num_listeners += 1
         try:
             yield channel

@@ -7,8 +7,8 @@ sees all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 
 from dfx_agent.catalogue.utilisation import work_lines
@@ -199,11 +199,20 @@ class View:
     finished: tuple[RunVerdicts, ...] = ()
 
 
+FullRows = Callable[[str, Collection[RankRow]], Collection[RankRow]]
+
+
+def as_they_are(_run: str, rows: Collection[RankRow]) -> Collection[RankRow]:
+    """Rows of a node have all that is known."""
+    return rows
+
+
 class Viewer:
     """Views of one look, in turn: what was made of a closed step is kept."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, look: Look, full_rows: FullRows = as_they_are) -> None:
+        """``full_rows``: (run, rows) -> the same rows with all that is known of these ranks."""
+        self._look, self._full_rows = look, full_rows
         self._steps: dict[str, tuple[StepRow, ViewedStep]] = {}
 
     def view(self, snapshot: Snapshot) -> View:
@@ -213,6 +222,7 @@ class Viewer:
         return View(snapshot.time_seconds, snapshot.agent, name, tuple(rows), snapshot.finished)
 
     def _viewed(self, run: RunRow) -> ViewedRun:
+        run, shown = self._completed(run)
         blamed = blames(run)
         cells = {(step.role, cell.rank): cell for step in run.steps for cell in step.cells}
         overheads = list(filter(isfinite, map(_overhead, run.ranks)))
@@ -223,9 +233,7 @@ class Viewer:
             begin_seconds=run.begin_seconds,
             num_living=_num_living(run),
             places=tuple(_place(rank, blamed.get(key_of(rank), "")) for rank in run.ranks),
-            ranks=tuple(
-                _shown(rank, cells.get(key_of(rank))) for rank in shown_ranks(run, self._look.ranks)
-            ),
+            ranks=tuple(_shown(rank, cells.get(key_of(rank))) for rank in shown),
             steps=self._viewed_steps(run.steps),
             roles=tuple(_role_times(run.ranks)),
             hooks=_hooks(run.ranks),
@@ -251,6 +259,12 @@ class Viewer:
             work_lines=work_lines(run),
             wall=wall_of(run, cells),
         )
+
+    def _completed(self, run: RunRow) -> tuple[RunRow, Collection[RankRow]]:
+        """The run with full rows of the ranks that are shown, and these rows."""
+        shown = self._full_rows(run.run, shown_ranks(run, self._look.ranks))
+        full = {key_of(row): row for row in shown}
+        return replace(run, ranks=tuple(full.get(key_of(r), r) for r in run.ranks)), shown
 
     def _viewed_steps(self, rows: Iterable[StepRow]) -> tuple[ViewedStep, ...]:
         before, self._steps = self._steps, {}

@@ -70,6 +70,26 @@ def test_a_node_tells_its_hub_what_it_sees(tmp_path):
         assert the_hub.json("/api/v1/targets") == []
 
 
+def test_a_hub_shows_of_a_rank_what_its_node_shows(tmp_path):
+    port = unused_port()
+    with ExitStack() as stack:
+        the_hub = stack.enter_context(hub(tmp_path, port))
+        agent = stack.enter_context(joined(tmp_path, tmp_path / "a", port))
+        stack.enter_context(rank(tmp_path, tmp_path / "a"))
+        until(lambda: list(the_hub.ranks()) == ["0"], "its rank on the hub")
+        (role,) = {row["role"] for row in agent.snapshot()["runs"][0]["ranks"]}
+        path = f"/api/v1/runs/r/ranks?rank={role}/0"
+        until(lambda: the_hub.json(path)[0]["stamps"], "its full row")
+        (on_node,), (on_hub,) = agent.json(path), the_hub.json(path)
+        assert on_hub.keys() == on_node.keys()
+        assert {row["stage"] for row in on_hub["stamps"]} == {"rollout", "actor_update"}
+        assert on_hub["scalars"][0].keys() == on_node["scalars"][0].keys()
+        for field in ("role", "rank", "pid", "attempt", "state", "source", "node"):
+            assert on_hub[field] == on_node[field], field
+        for total in (on_hub["totals"]["wall_seconds"], on_hub["tokens_total"]["response"]):
+            assert total > 0
+
+
 def test_a_hub_that_begins_anew_is_told_everything(tmp_path):
     port = unused_port()
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from dfx_agent.commands.hub.hub_spans import NODE as SPANS_NODE
 from dfx_agent.commands.hub.hub_spans import HubSpans
 from dfx_agent.commands.hub.node_timelines import NodeTimelines
 from dfx_agent.commands.hub.probing import Probing
+from dfx_agent.commands.hub.shown_ranks import ShownRanks
 from dfx_agent.commands.serve.delivery import receivers
 from dfx_agent.commands.serve.options import listener_of, read_token
 from dfx_agent.commands.serve.shutdown import wait_for_nodes
@@ -75,6 +76,7 @@ class Hub:
             lambda: self._is_local,
             {SPANS_NODE: self._spans.timeline},
         )
+        self._ranks = ShownRanks(self._timelines.rank_rows)
         self._source = _Source(folds, self.intake, self._timelines, self._spans.row, strangers)
         self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
@@ -100,7 +102,8 @@ class Hub:
             diagnosis_text.route(self._source.snapshot, ""),
         )
         render = PrometheusExporter(self._source, self._alerts).render
-        app = create_app(self._source, render, self._access, self._alerts, routes)
+        full = self._ranks.full
+        app = create_app(self._source, render, self._access, self._alerts, routes, full)
         self._server = Server(app, self._listener, protocol=HubProtocol)
         self._server.start()
         self._alerts.start()
@@ -116,6 +119,7 @@ class Hub:
         self._probing.stop()
         self._alerts.stop()
         self._server.stop()
+        self._ranks.close()
         self._timelines.close()
         self._spans.stop()
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Timelines of ranks, asked of the agents of their nodes when somebody opens them.
+"""Timelines and full rows of ranks, requested from the agents of their nodes when they are shown.
 
 An answer is bounded in time and in size. A node that cannot be asked is left alone for a while,
 and why is said beside it.
@@ -11,15 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from dfx_agent.base.loopback import is_loopback
 from dfx_agent.base.text import plain
 from dfx_agent.job.folds import JobFolds, Seated
-from dfx_agent.snapshot import TimelineRow
+from dfx_agent.snapshot import RankRow, TimelineRow
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web.otlp.intake import AgentTarget
 
@@ -32,10 +32,25 @@ _AT_ONCE = 8
 _LEFT_ALONE_SECONDS = 10.0
 _MAX_RANKS = 128  # that an agent tells of at once
 
-_ROWS: Document[tuple[TimelineRow, ...]] = Document(tuple[TimelineRow, ...])
+_TIMELINES: Document[tuple[TimelineRow, ...]] = Document(tuple[TimelineRow, ...])
+_RANKS: Document[tuple[RankRow, ...]] = Document(tuple[RankRow, ...])
 
 Rank = tuple[str, str]
 Timeline = Callable[[str, int, Collection[Rank]], tuple[TimelineRow, ...]]
+_Row = TypeVar("_Row", TimelineRow, RankRow)
+
+
+@dataclass(frozen=True)
+class _Request(Generic[_Row]):
+    """What a node is asked about some of its ranks, and how an answer is read."""
+
+    path: str
+    query: Sequence[tuple[str, str]]
+    document: Document[tuple[_Row, ...]]
+    local: Callable[[_Row, Seated], _Row]
+    """As the job calls its rank, on the clock of this host."""
+    of_hub: Callable[[str, str, Collection[Rank]], Iterable[_Row]]
+    """(node, run, ranks): of a node that is part of this hub."""
 
 
 class _UnaskedError(Exception):
@@ -80,12 +95,27 @@ class NodeTimelines:
 
         A node that does not answer in time is left out.
         """
+        request = _Request(
+            "timeline",
+            [("steps", str(num_steps))],
+            _TIMELINES,
+            _local_timeline,
+            lambda node, name, asked: self._here[node](name, num_steps, asked),
+        )
+        found = self._requested(run, ranks, request)
+        return tuple(sorted(found, key=lambda row: (row.role, row.rank, row.begin_seconds)))
+
+    def rank_rows(self, run: str, ranks: Collection[Rank]) -> tuple[RankRow, ...]:
+        """The same of the full rows of these ranks."""
+        return tuple(self._requested(run, ranks, _RANK_ROWS))
+
+    def _requested(self, run: str, ranks: Collection[Rank], request: _Request[_Row]) -> list[_Row]:
         asked: dict[str, list[Seated]] = {}
         for seated in self._folds.seated(run):
             if not ranks or seated.rank in ranks:
                 asked.setdefault(seated.node, []).append(seated)
         futures = {
-            self._pool.submit(self._of_node, node, seats, num_steps): node
+            self._pool.submit(self._of_node, node, seats, request): node
             for node, seats in asked.items()
             if not self._is_left_alone(node)
         }
@@ -93,10 +123,9 @@ class NodeTimelines:
         for future in late:
             future.cancel()
             self._note(futures[future], f"no whole answer within {_ALL_SECONDS:g} s")
-        found = [row for future in done for row in self._taken(future, futures[future])]
-        return tuple(sorted(found, key=lambda row: (row.role, row.rank, row.begin_seconds)))
+        return [row for future in done for row in self._taken(future, futures[future])]
 
-    def _taken(self, future: Future[list[TimelineRow]], node: str) -> Iterable[TimelineRow]:
+    def _taken(self, future: Future[list[_Row]], node: str) -> Iterable[_Row]:
         error = future.exception()
         if error is None:
             self._note(node, "")
@@ -106,18 +135,18 @@ class NodeTimelines:
         self._note(node, str(error))
         return ()
 
-    def _of_node(self, node: str, seats: Sequence[Seated], num_steps: int) -> list[TimelineRow]:
+    def _of_node(self, node: str, seats: Sequence[Seated], request: _Request[_Row]) -> list[_Row]:
         if node in self._here:
             asked = {(s.rank[0], s.label): s for s in seats}
-            rows = self._here[node](seats[0].run, num_steps, asked)
-            return [_here(row, asked[row.role, row.rank]) for row in rows]
+            rows = request.of_hub(node, seats[0].run, asked)
+            return [request.local(row, asked[row.role, row.rank]) for row in rows]
         url = self._url_of(node, seats[0].run)
         end = time.monotonic() + _NODE_SECONDS
-        found: list[TimelineRow] = []
+        found: list[_Row] = []
         for begin in range(0, len(seats), _MAX_RANKS):
             some = {(s.rank[0], s.label): s for s in seats[begin : begin + _MAX_RANKS]}
-            told = self._pages(url, seats[0].run, num_steps, some, end)
-            found += (_here(row, some[row.role, row.rank]) for row in told)
+            told = self._pages(url, seats[0].run, request, some, end)
+            found += (request.local(row, some[row.role, row.rank]) for row in told)
         return found
 
     def _url_of(self, node: str, run: str) -> str:
@@ -133,20 +162,25 @@ class NodeTimelines:
         return url
 
     def _pages(
-        self, url: str, run: str, num_steps: int, ranks: Mapping[Rank, Seated], end: float
-    ) -> Iterator[TimelineRow]:
+        self,
+        url: str,
+        run: str,
+        request: _Request[_Row],
+        ranks: Mapping[Rank, Seated],
+        end: float,
+    ) -> Iterator[_Row]:
         """As the agent tells them, page after page."""
-        path = f"{url.rstrip('/')}/api/v1/runs/{quote(run, safe='')}/timeline"
-        names = [("rank", f"{role}/{label}") for role, label in ranks]
-        query: str | None = "?" + urlencode([("steps", str(num_steps)), *names])
+        path = f"{url.rstrip('/')}/api/v1/runs/{quote(run, safe='')}/{request.path}"
+        names: list[tuple[str, str]] = [("rank", f"{role}/{label}") for role, label in ranks]
+        query: str | None = "?" + urlencode([*request.query, *names])
         num_bytes = 0
         while query:
             body, query = self._page(path + query, end, MAX_BYTES - num_bytes)
             num_bytes += len(body)
             try:
-                rows = _ROWS.read(body)
+                rows = request.document.read(body)
             except ValueError:
-                raise _UnaskedError("its agent is of another version: no timeline") from None
+                raise _UnaskedError(f"its agent is of another version: no {request.path}") from None
             yield from (row for row in rows if (row.role, row.rank) in ranks)
 
     def _page(self, url: str, end: float, max_bytes: int) -> tuple[bytes, str | None]:
@@ -203,13 +237,13 @@ def _bounded(parts: Iterable[bytes], end: float, max_bytes: int) -> bytes:
     for part in parts:
         body += part
         if len(body) > max_bytes:
-            raise _UnaskedError(f"its timeline has more than {MAX_BYTES >> 20} MiB: open fewer")
+            raise _UnaskedError(f"its answer has more than {MAX_BYTES >> 20} MiB: open fewer ranks")
         if time.monotonic() > end:
             raise _UnaskedError(f"no whole answer within {_NODE_SECONDS:g} s")
     return bytes(body)
 
 
-def _here(row: TimelineRow, seated: Seated) -> TimelineRow:
+def _local_timeline(row: TimelineRow, seated: Seated) -> TimelineRow:
     """As the job calls its rank, on the clock of this host."""
     apart = seated.apart_seconds
     pieces = tuple(
@@ -223,3 +257,36 @@ def _here(row: TimelineRow, seated: Seated) -> TimelineRow:
         row, rank=seated.rank[1], begin_seconds=row.begin_seconds + apart, end_seconds=end,
         pieces=pieces,
     )  # fmt: skip
+
+
+def _local_rank(row: RankRow, seated: Seated) -> RankRow:
+    """As the job calls its rank, on the clock of this host."""
+    apart = seated.apart_seconds
+
+    def here(seconds: float | None) -> float | None:
+        return None if seconds is None else seconds + apart
+
+    return replace(
+        row,
+        rank=seated.rank[1],
+        begin_seconds=row.begin_seconds + apart,
+        last_event_seconds=here(row.last_event_seconds),
+        step_begin_seconds=here(row.step_begin_seconds),
+        inflight=tuple(
+            replace(span, begin_seconds=span.begin_seconds + apart) for span in row.inflight
+        ),
+        scalars=tuple(
+            replace(scalar, time_seconds=scalar.time_seconds + apart) for scalar in row.scalars
+        ),
+        stamps=tuple(
+            replace(
+                stamp,
+                begin_seconds=stamp.begin_seconds + apart,
+                end_seconds=here(stamp.end_seconds),
+            )
+            for stamp in row.stamps
+        ),
+    )
+
+
+_RANK_ROWS = _Request("ranks", (), _RANKS, _local_rank, lambda *_: ())

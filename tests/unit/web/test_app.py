@@ -350,6 +350,7 @@ def test_openapi_describes_the_answers(client):
         "/api/v1/snapshot",
         "/api/v1/stream",
         "/api/v1/runs/{run}/scalars",
+        "/api/v1/runs/{run}/ranks",
         "/api/v1/runs/{run}/timeline",
         "/api/v1/runs/{run}/signals",
         "/api/v1/alerts",
@@ -363,6 +364,14 @@ def test_openapi_describes_the_answers(client):
     assert {"Snapshot", "RankRow", "ScalarHistory", "TimelineRow"} <= set(
         schema["components"]["schemas"]
     )
+
+
+def test_ranks_that_are_asked_for(client):
+    (row,) = client.get(f"/api/v1/runs/{RUN}/ranks?rank=actor/1").json()
+    assert (row["role"], row["rank"]) == ("actor", "1")
+    assert client.get(f"/api/v1/runs/{RUN}/ranks?rank=actor/99").json() == []
+    assert client.get(f"/api/v1/runs/{RUN}/ranks").status_code == 400
+    assert client.get("/api/v1/runs/other/ranks?rank=actor/1").status_code == 404
 
 
 def test_internal_error_shows_no_trace(metrics, monkeypatch):
