@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dfx_agent.catalogue.alerts.alert import Alert, inhibited, inhibitions
 from dfx_agent.catalogue.alerts.conditions import Condition, Grows, Rows, Samples, Series, parts_of
 from dfx_agent.catalogue.alerts.declared import ALERTS
+from dfx_agent.catalogue.alerts.ending import RUN_ENDED
 from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.catalogue.spec import Metric
 from dfx_agent.snapshot import SignalState
@@ -52,6 +53,7 @@ class Evaluator:
         holding = self._conditions.holding(samples)
         if not (holding or self._since or self._holds_since_seconds):
             return []
+        has_ended = RUN_ENDED.holds(samples)  # no step comes that anything could be kept for
         for i, alert in enumerate(self._alerts):
             if i in holding:
                 began_seconds = self._holds_since_seconds.setdefault(i, now_seconds)
@@ -60,7 +62,7 @@ class Evaluator:
                     self._held_row[i] = state.row
                 continue
             self._holds_since_seconds.pop(i, None)
-            if i in self._since and not self._is_kept(i, state.row):
+            if i in self._since and (has_ended or not self._is_kept(i, state.row)):
                 del self._since[i]
         places = sorted(self._since)
         spoken_for = inhibited([self._alerts[i] for i in places], self._inhibitions)

@@ -77,6 +77,12 @@ RUN_INFO = Metric(
     "dfx_run", "info", "", ("run", "framework", "attempt"),
     "A training run the agent follows; attempt counts restarts.", "agent",
 )  # fmt: skip
+RUN_LIVE = Metric(
+    "dfx_run_live", "gauge", "", PER_NODE,
+    "1 while a process of the run lives, 0 once all have ended: then its alerts are over, except "
+    "those that say how it ended.", "agent",
+    of="run", value=lambda run: 0.0 if run.ending else 1.0,
+)  # fmt: skip
 STEP = Metric(
     "dfx_step", "gauge", "", PER_RANK, "Training step the process is in now.", "shim",
     of="rank", value=lambda rank: rank.step,
@@ -220,6 +226,7 @@ _NATIVE = (
 
 METRICS = (
     RUN_INFO,
+    RUN_LIVE,
     STEP,
     RANK_STEP_SECONDS,
     RANK_STAGE_SECONDS,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dfx_agent.alerting.evaluator import Conditions, Evaluator
-from dfx_agent.catalogue import signals
+from dfx_agent.catalogue import performance, signals, verdicts
 from dfx_agent.catalogue.alerts.conditions import (
     Agree,
     Compare,
@@ -242,6 +242,23 @@ def test_an_alert_remembers_since_when_and_keeps_as_long_as_it_says():
         (found,) = evaluator.observe(a_state(row, num_nonfinite_steps={"loss": 0}))
         assert (found.since_row, found.alert.name) == (60, "DfxNonFinite")
     assert evaluator.observe(a_state(71)) == []
+
+
+def test_no_alert_outlasts_its_run_except_those_that_say_how_it_ended():
+    """Before, what fired at the end of a run did so for the half hour that it was shown."""
+    evaluator = Evaluator()
+    broken = a_state(60, num_nonfinite_steps={"loss": 1})
+    died = {"role": "trainer", "kind": "crash", "cause": "signal 9", "stage": "", "rank": "1"}
+    crash = {verdicts.VERDICT_ACTIVE.sample_name: [(died, 1.0)]}
+    live = {performance.RUN_LIVE.sample_name: [({"node": "a"}, 1.0)]}
+    ended = {performance.RUN_LIVE.sample_name: [({"node": "a"}, 0.0)]}
+
+    def names(more: Samples) -> set[str]:
+        found = evaluator.observe(broken, {**samples_of(broken), **crash, **more})
+        return {firing.alert.name for firing in found}
+
+    assert names(live) == {"DfxNonFinite", "DfxRankDied"}
+    assert names(ended) == {"DfxRankDied"}
 
 
 def test_firings_close_to_each_other_are_one_episode():

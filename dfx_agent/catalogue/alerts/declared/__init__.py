@@ -12,18 +12,12 @@ from dfx_agent.catalogue.alerts.declared import (
     rollout,
     stability,
 )
+from dfx_agent.catalogue.alerts.ending import until_end
 from dfx_agent.catalogue.alerts.thresholds import Threshold, thresholds_in, with_values
 
+_AREAS = stability, rollout, memory, progress, pipeline, data, observation
 # what an agent can evaluate itself
-ALERTS: tuple[Alert, ...] = (
-    *stability.ALERTS,
-    *rollout.ALERTS,
-    *memory.ALERTS,
-    *progress.ALERTS,
-    *pipeline.ALERTS,
-    *data.ALERTS,
-    *observation.ALERTS,
-)
+ALERTS: tuple[Alert, ...] = tuple(until_end(alert) for area in _AREAS for alert in area.ALERTS)
 # and what only a server that sees all agents can
 PROMETHEUS_ALERTS: tuple[Alert, ...] = (*ALERTS, *observation.PROMETHEUS_ALERTS)
 
