@@ -1,11 +1,11 @@
-"""Whether the host explains what a rank took, because it let ranks wait for a CPU.
+"""Checks whether the host explains why a rank was slow: lack of CPUs, or page faults.
 
-The kernel counts how long a thread was runnable and had no CPU. Where more threads are runnable
-than there are CPUs, the scheduler decides how long a step takes, and luck lasts for many steps.
+The kernel counts how long a thread was runnable without a CPU. If there are more runnable threads
+than CPUs, the scheduler decides how long a step takes, and a rank can be unlucky for many steps.
 
 A process may return memory to the kernel, and get it back by page faults, in every step. Whether
 glibc's allocator does so depends on the order in which a process allocates. Some ranks of a
-healthy job have thousands of faults in a step and their equals have none, for minutes: 2,500 faults
+healthy job have thousands of faults in a step and their peers have none, for minutes: 2,500 faults
 of 2.7 us, 17 % more CPU time, with DDP over gloo (docs/benchmarks.md, 2026-11-26). Such a rank is
 last, but does not compute more than the others.
 """
@@ -27,33 +27,36 @@ from dfx_agent.judge.words import labels_text, percent
 _EXPLAINED_BY_FAULTS = 0.5
 # A fault of a 4 KiB page takes 0.5 to 3 us; more kernel time has another cause.
 _MOST_SECONDS = 1e-5
-# of the time in which a rank is runnable: below, "no rank is slow" cannot be said
+# CPU time / runnable time of a rank; below this, "no rank is slow" cannot be judged
 LEAST_SHARE = 0.5
-# a wait for a CPU that is shorter than this, of a step, delays nobody
+# share of a step; a shorter wait for a CPU delays no rank
 _SMALLEST_DELAY = 0.05
 _EXPLAINED_SHARE = 0.5
-_ALIKE_SHARE = 0.03  # of CPU time while runnable: a smaller difference says nothing of a rank
-# threads per CPU above which who sleeps may wait for somebody without a CPU
+_EQUAL_SHARE = 0.03  # a smaller difference of the CPU share of two ranks has no meaning
+# threads per CPU above which a sleeping rank may wait for a thread that has no CPU
 _CROWD = 4.0
-_SPANS = 5, 20  # steps: the newest, and at most
+_SPANS = 5, 20  # numbers of steps that are checked
 
 
 class Reason(NamedTuple):
-    """Why nobody is blamed: ``text`` is the sentence with its values."""
+    """Why no rank is blamed."""
 
     sentence: Sentence
     text: str
+    """The sentence with its values."""
 
 
 class Late(NamedTuple):
-    """A rank that takes ``excess_seconds`` longer in each of these steps than the others."""
+    """A rank that takes longer than the other ranks in each of these steps."""
 
     steps: Sequence[Step]
     rank: str
     excess_seconds: float
+    """How much longer, per step."""
     step_seconds: float
 
-    def told(self, sentence: Sentence, **words: str) -> Reason:
+    def reason(self, sentence: Sentence, **words: str) -> Reason:
+        """The reason with this sentence about the rank."""
         rank, excess = labels_text([self.rank]), percent(self.excess_seconds / self.step_seconds)
         return Reason(sentence, sentence(ranks=rank, excess=excess, **words))
 
@@ -61,10 +64,10 @@ class Late(NamedTuple):
 def starved_ranks(steps: Sequence[Step], step_seconds: float) -> Reason | None:
     """Ranks that had no CPU for most of the time in which they were runnable."""
     for num_steps in _SPANS:
-        newest = steps[-num_steps:]
-        times = _sums(newest)
-        shares = {rank: each.share for rank, each in times.items() if each.share is not None}
-        least_ns = _SMALLEST_DELAY * step_seconds * len(newest) * 1e9
+        recent = steps[-num_steps:]
+        times = _sums(recent)
+        shares = {rank: total.share for rank, total in times.items() if total.share is not None}
+        least_ns = _SMALLEST_DELAY * step_seconds * len(recent) * 1e9
         starved = [
             rank
             for rank, share in shares.items()
@@ -77,7 +80,7 @@ def starved_ranks(steps: Sequence[Step], step_seconds: float) -> Reason | None:
 
 def _starved(worst: str, shares: Mapping[str, float]) -> Reason:
     others = sorted(share for rank, share in shares.items() if rank != worst)
-    if others and others[0] - shares[worst] < _ALIKE_SHARE:
+    if others and others[0] - shares[worst] < _EQUAL_SHARE:
         text = sentences.BUSY_FOR_ALL(share=percent(fmean(shares.values())))
         return Reason(sentences.BUSY_FOR_ALL, text)
     span = dict.fromkeys(f"{100 * share:.0f}" for share in (*others[:1], *others[-1:]))
@@ -90,7 +93,7 @@ def _starved(worst: str, shares: Mapping[str, float]) -> Reason:
 
 
 def delayed(late: Late) -> Reason | None:
-    """Where the rank waited for a CPU during most of the excess."""
+    """The reason if the rank waited for a CPU during most of its excess, else None."""
     rows = [
         {label: times.delayed_ns / 1e9 for label, times in row.items()} for row in _rows(late.steps)
     ]
@@ -100,14 +103,14 @@ def delayed(late: Late) -> Reason | None:
     if more < _EXPLAINED_SHARE * late.excess_seconds:
         return None
     share = percent(min(1.0, more / late.excess_seconds))
-    return late.told(sentences.WAITED_FOR_CPU, delayed=share)
+    return late.reason(sentences.WAITED_FOR_CPU, delayed=share)
 
 
 def asleep(late: Late) -> Reason | None:
-    """Where the rank slept during most of the excess, on a host without room.
+    """The reason if the rank slept during most of its excess, on a busy host; else None.
 
-    What it slept for (a server, a loader, a thread of its own) shares the CPUs of the host, and
-    waited for them at least as long as the rank's own thread did.
+    A rank sleeps while it waits for a server, a loader or another thread. These share the CPUs of
+    the host, so they waited for a CPU at least as long as the thread of the rank.
     """
     rows = _rows(late.steps)
     if not rows:
@@ -120,30 +123,35 @@ def asleep(late: Late) -> Reason | None:
     crowds = [crowd for row in rows if (crowd := row[late.rank].crowd) is not None]
     if crowds and fmean(crowds) >= _CROWD:
         why = f"this machine has {fmean(crowds):.0f} threads per CPU"
-        return late.told(sentences.SLEPT_ON_BUSY_HOST, why=why)
+        return late.reason(sentences.SLEPT_ON_BUSY_HOST, why=why)
     waited = fmean(row[late.rank].delayed_ns / 1e9 for row in rows)
     if waited < _EXPLAINED_SHARE * (late.excess_seconds - computed):
         return None
     why = f"its own thread waits for a CPU for {percent(waited / late.step_seconds)} of a step"
-    return late.told(sentences.SLEPT_ON_BUSY_HOST, why=why)
+    return late.reason(sentences.SLEPT_ON_BUSY_HOST, why=why)
 
 
 def _rows(steps: Sequence[Step]) -> list[dict[str, SchedTimes]]:
-    """Of the steps in which the kernel counted every rank."""
-    rows = [{label: of.processor for label, of in step.ranks.items()} for step in steps]
-    known = [{label: times for label, times in row.items() if times is not None} for row in rows]
-    return [row for row, of_all in zip(known, rows, strict=True) if len(row) == len(of_all)]
+    """Kernel times of the ranks by step, for steps in which they are known for all ranks."""
+    rows = []
+    for step in steps:
+        row = {label: rank_step.processor for label, rank_step in step.ranks.items()}
+        complete = {label: times for label, times in row.items() if times is not None}
+        if len(complete) == len(row):
+            rows.append(complete)
+    return rows
 
 
 def _sums(steps: Sequence[Step]) -> dict[str, SchedTimes]:
-    """By rank, of those that the kernel counted in each of these steps."""
-    found: dict[str, SchedTimes] = {}
+    """Sum of the kernel times of each rank for which they are known in all these steps."""
+    sums: dict[str, SchedTimes] = {}
     for rank in steps[-1].ranks:
         times = [step.ranks[rank].processor for step in steps if rank in step.ranks]
-        known = [each for each in times if each is not None]
-        if known and len(known) == len(times):
-            found[rank] = SchedTimes(sum(k.ran_ns for k in known), sum(k.delayed_ns for k in known))
-    return found
+        present = [step_times for step_times in times if step_times is not None]
+        if present and len(present) == len(times):
+            ran_ns = sum(step_times.ran_ns for step_times in present)
+            sums[rank] = SchedTimes(ran_ns, sum(step_times.delayed_ns for step_times in present))
+    return sums
 
 
 def without_faults(step: Step) -> Step:
@@ -182,7 +190,7 @@ def faulting(late: Late) -> Reason | None:
     explained_seconds = (num_faults - others) * fault_seconds * stretch
     if explained_seconds < _EXPLAINED_BY_FAULTS * late.excess_seconds:
         return None
-    return late.told(sentences.PAGE_FAULTS, num=f"{num_faults:,.0f}", others=f"{others:,.0f}")
+    return late.reason(sentences.PAGE_FAULTS, num=f"{num_faults:,.0f}", others=f"{others:,.0f}")
 
 
 def _seconds_per_fault(steps: Sequence[Step]) -> float:

@@ -1,4 +1,4 @@
-"""Why a rank is behind: where its excess lies, as a stable word and in words for people."""
+"""Why a rank is slower than its peers: the part of the step in which it loses time."""
 
 from __future__ import annotations
 
@@ -36,17 +36,21 @@ _NAMED_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """``word`` is stable; ``stage`` is where most of it lies, "" outside stages."""
+    """The cause of a straggler."""
 
     word: str
+    """Stable word; cause of the verdict."""
     stage: str
+    """Stage with most of the excess, "" outside all stages."""
     text: str
     lines: Sequence[str]
 
 
 def excess_parts(steps: Sequence[Step], rank: str) -> dict[Part, float]:
-    """Seconds beyond the median of the others, by part; median over steps."""
-    parts = {part for step in steps for of in step.ranks.values() for part in of.parts}
+    """Excess of a rank over the median of the other ranks by part; median over steps."""
+    parts = {
+        part for step in steps for rank_step in step.ranks.values() for part in rank_step.parts
+    }
     return {part: median(_excess_part(step, rank, part) for step in steps) for part in parts}
 
 
@@ -57,9 +61,10 @@ def find_cause(
     *,
     computes: bool = False,
 ) -> Cause:
-    """``token_seconds`` of the excess are what more tokens explain; None when none were told.
+    """The cause of an excess.
 
-    ``computes``: its CPU time shows that the rank computes meanwhile, also outside all stages.
+    ``token_seconds``: the part of the excess that more tokens explain; None if tokens are unknown.
+    ``computes``: whether CPU time shows that the rank computes, also outside all stages.
     """
     named = _named(parts, excess_seconds)
     names = ", ".join(map(_part_text, named)) or "many places"
@@ -71,7 +76,7 @@ def find_cause(
 
 
 def part_lines(parts: Mapping[Part, float], excess_seconds: float) -> list[str]:
-    """At most one line of evidence: the parts with a good share of the excess."""
+    """At most one line of evidence: the parts with at least 20 % of the excess."""
     named = _named(parts, excess_seconds)
     texts = [f"{_part_text(part)} {seconds_text(parts[part])}" for part in named]
     return [f"more than the others in {', '.join(texts)}"] if texts else []
@@ -90,12 +95,12 @@ def _word(parts: Mapping[Part, float], excess_seconds: float, token_seconds: flo
 
 
 def _excess_part(step: Step, rank: str, part: Part) -> float:
-    seconds = {label: of.parts.get(part, 0.0) for label, of in step.ranks.items()}
+    seconds = {label: rank_step.parts.get(part, 0.0) for label, rank_step in step.ranks.items()}
     return seconds[rank] - others_median(seconds, rank)
 
 
 def _named(parts: Mapping[Part, float], excess_seconds: float) -> list[Part]:
-    """The largest first."""
+    """Parts with at least 20 % of the excess, the largest first."""
     ordered = sorted(parts, key=lambda part: -parts[part])
     return [part for part in ordered if parts[part] >= _NAMED_SHARE * excess_seconds]
 

@@ -1,8 +1,8 @@
-"""Which ranks do the same work: by what the job says of its layout, or by who sends to whom.
+"""Divides ranks into cells that do the same work, by the layout of the job or by its messages.
 
-Ranks of one pipeline stage that have the same part of each layer do the same work on different
-data. Where that leaves a rank alone, ranks with other parts of the same layers are taken in:
-those are cut to be equal. Experts are not: what is routed to them differs.
+Ranks of one pipeline stage with the same part of each layer do the same work on different data.
+If a rank would be alone in its cell, ranks with other parts of the same layers are added, because
+layers are split evenly. Experts are never mixed, because they receive different numbers of tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layo
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.wire.job_description import RankRange
 
-# of one more axis each: the finest that leaves nobody alone is taken
+# axes of a cell, finest first; the first division without a single rank is used
 _LEVELS = ((PIPELINE, EXPERT, TENSOR, CONTEXT), (PIPELINE, EXPERT, TENSOR), (PIPELINE, EXPERT))
 _WORDS = {
     PIPELINE: {"pp", "pipe", "pipeline", "pipelinemodelparallel", "pipelineparallel"},
@@ -32,23 +32,24 @@ _MOST_MEMBERS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """``cells``: ranks that do the same work. ``stages``: by rank, from 0; empty where it is one.
-
-    ``chains``: by rank, one text for ranks that work on the same batch one after the other.
-    ``nodes``: by rank, of ranks whose node is known. ``doubt``: why ranks cannot be compared.
-    ``is_known``: whether ranks of one cell are known to do the same work, and not only assumed to.
-    """
+    """Ranks of one role, divided by the work that they do."""
 
     cells: tuple[tuple[str, ...], ...]
+    """Labels of ranks that do the same work."""
     stages: Mapping[str, int] = field(default_factory=dict)
+    """Pipeline stage by rank, from 0; empty if there is only one stage."""
     chains: Mapping[str, str] = field(default_factory=dict)
+    """By rank: the same text for ranks that process the same batch one after the other."""
     nodes: Mapping[str, str] = field(default_factory=dict)
+    """Node by rank, if known."""
     doubt: str = ""
+    """Why ranks cannot be compared; "" if they can."""
     is_known: bool = True
+    """Whether ranks of a cell are known to do the same work; otherwise it is assumed."""
 
     @property
     def is_plain(self) -> bool:
-        """All ranks do the same work, on one node."""
+        """Whether all ranks do the same work, on one node."""
         return len(self.cells) == 1 and not self.stages and len(set(self.nodes.values())) < 2
 
     @property
@@ -57,20 +58,20 @@ class Division:
 
 
 def axis_of(description: str) -> str:
-    """Along which axis a group goes, by what its maker wrote to it; "" where it does not say."""
+    """The axis of a process group, from its description; "" if unknown."""
     text = re.sub(r"^mesh_|_group$", "", description.lower())
     return _AXES.get(re.sub(r"[^a-z]", "", text), "")
 
 
 def divided(layout: Layout, ranks: Iterable[str]) -> Division:
-    """Of these labels; all in one cell where nothing is told of them."""
+    """The division of these ranks; all are in one cell if nothing is known about them."""
     labels = tuple(ranks)
     places = {label: layout.places[label] for label in labels if label in layout.places}
     nodes = {label: place.node for label, place in places.items() if place.node}
-    known = _placed(layout, labels, places)
-    if known is None:
+    placed = _placed(layout, labels, places)
+    if placed is None:
         return Division((labels,), nodes=nodes, doubt=sentences.UNCLEAR_LAYOUT())
-    coordinates, shared = known
+    coordinates, shared = placed
     cells = _cells(labels, coordinates, shared)
     stages = {label: coordinates[label][PIPELINE] for label in labels if PIPELINE in shared}
     if len(set(stages.values())) < 2:
@@ -82,35 +83,35 @@ def divided(layout: Layout, ranks: Iterable[str]) -> Division:
 
 
 def _share_all_groups(layout: Layout, labels: tuple[str, ...]) -> bool:
-    """Whether no process group parts these ranks: a pipeline has groups, or sends."""
+    """Whether every process group contains all these ranks, so that there is no pipeline."""
     sizes = [group.num_ranks for group in layout.groups if group.num_ranks > 1]
     return bool(sizes) and min(sizes) >= len(labels)
 
 
 def coordinates_of(layout: Layout, ranks: Iterable[str]) -> dict[str, dict[str, int]]:
-    """By rank: its number along each axis along which these ranks differ; {} where none is told."""
+    """Coordinates of each rank on the axes on which these ranks differ; {} if unknown."""
     labels = tuple(ranks)
     places = {label: layout.places[label] for label in labels if label in layout.places}
-    known = _placed(layout, labels, places)
-    if known is None:
+    placed = _placed(layout, labels, places)
+    if placed is None:
         return {}
     numbers: dict[str, set[int]] = {}
-    for place in known[0].values():
+    for place in placed[0].values():
         for axis, number in place.items():
             numbers.setdefault(axis, set()).add(number)
-    told = {axis for axis, found in numbers.items() if len(found) > 1}
+    axes = {axis for axis, found in numbers.items() if len(found) > 1}
     return {
-        label: {axis: number for axis, number in sorted(place.items()) if axis in told}
-        for label, place in known[0].items()
+        label: {axis: number for axis, number in sorted(place.items()) if axis in axes}
+        for label, place in placed[0].items()
     }
 
 
 def _placed(
     layout: Layout, labels: tuple[str, ...], places: Mapping[str, Place]
 ) -> tuple[dict[str, dict[str, int]], set[str]] | None:
-    """(coordinates, axes that all have); None where who sends to whom is no pipeline."""
+    """(coordinates, axes that all ranks have); None if messages between ranks form no pipeline."""
     coordinates = _coordinates(layout, places)
-    axes = [set(known) for known in coordinates.values()]
+    axes = [set(numbers) for numbers in coordinates.values()]
     shared = set.intersection(*axes) if axes and len(axes) == len(labels) else set()
     if PIPELINE in shared or not any(place.neighbours for place in places.values()):
         return coordinates, shared
@@ -124,8 +125,8 @@ def _placed(
 
 
 def _coordinates(layout: Layout, places: Mapping[str, Place]) -> dict[str, dict[str, int]]:
-    """As told, and by the groups whose description says along which axis they go."""
-    found = {label: dict(place.coordinates) for label, place in places.items()}
+    """Coordinates that the job reports, completed by process groups with a known axis."""
+    coordinates = {label: dict(place.coordinates) for label, place in places.items()}
     labels = {place.rank: label for label, place in places.items() if place.rank >= 0}
     for group in layout.groups:
         axis = axis_of(group.description)
@@ -134,8 +135,8 @@ def _coordinates(layout: Layout, places: Mapping[str, Place]) -> dict[str, dict[
         members = sorted(rank for stride in group.members for rank in _ranks(stride))
         for number, rank in enumerate(members):
             if rank in labels:
-                found[labels[rank]].setdefault(axis, number)
-    return found
+                coordinates[labels[rank]].setdefault(axis, number)
+    return coordinates
 
 
 def _ranks(stride: RankRange) -> range:
@@ -149,8 +150,8 @@ def _cells(
     for axes in _LEVELS:
         cells = {}
         for label in labels:
-            known = coordinates.get(label, {})
-            key = tuple(known[axis] for axis in axes if axis in shared)
+            numbers = coordinates.get(label, {})
+            key = tuple(numbers[axis] for axis in axes if axis in shared)
             cells.setdefault(key, []).append(label)
         if all(len(cell) > 1 for cell in cells.values()):
             break
@@ -163,9 +164,10 @@ def _same_batch(
     stages: Mapping[str, int],
     cells: Iterable[Iterable[str]],
 ) -> dict[str, str]:
-    """By rank: those at the same place of all axes but the pipeline, or of the same chain.
+    """By rank: the same text for ranks that process the same batch.
 
-    Where the data place is not told, ranks stand in the same order in each stage.
+    These ranks have the same coordinates on all axes except the pipeline. If the data axis is
+    unknown, ranks are assumed to have the same order in each stage.
     """
     if not stages:
         return {}
@@ -182,10 +184,11 @@ def _same_batch(
 
 
 def _chains(places: Mapping[str, Place]) -> list[list[str]] | None:
-    """Who sends to whom as pipelines, in order; none of ranks that send around otherwise.
+    """Pipelines as ordered ranks, from the messages between ranks.
 
-    A pipeline of several parts of a model for each rank is a ring. Stages stand in the order of
-    their ranks, as every framework has it. None where it is neither that nor one who serves all.
+    A pipeline is a chain, or a ring if each rank has several parts of the model. Stages have the
+    order of their ranks in every framework. Returns [] if one rank serves all others, and None if
+    the messages form no known pattern.
     """
     labels = {place.rank: label for label, place in places.items() if place.rank >= 0}
     links: dict[int, set[int]] = {}
@@ -211,7 +214,7 @@ def _chains(places: Mapping[str, Place]) -> list[list[str]] | None:
 
 
 def _is_star(links: Mapping[int, set[int]], ranks: set[int]) -> bool:
-    """One rank serves all others, as one that hands out weights does."""
+    """Whether one rank exchanges messages with all others, as a rank that distributes weights."""
     num_links = sorted(len(links[rank]) for rank in ranks)
     return num_links[-1] > 2 and num_links[-2] == 1
 

@@ -1,4 +1,4 @@
-"""Ranks that do the same work, over the newest steps: who worked longer, and what it costs them."""
+"""Compares ranks that do the same work: which ranks work longer, and what that costs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from dfx_agent.judge.straggler.excess import (
     Window,
     busy,
     middle_mean,
-    num_alike,
+    num_on_level,
     reach_seconds,
     recurs,
     views,
 )
 from dfx_agent.judge.straggler.single_steps import (
     MIN_EFFECT,
-    NUM_NEWEST,
+    NUM_LATEST,
     SMALLEST_SHARE,
     SingleSteps,
     lost_seconds,
@@ -48,21 +48,21 @@ from dfx_agent.snapshot import Verdict
 
 TOGETHER_SHARE = 0.7
 _SIMILAR_SHARE = 0.5
-_MOST_SHARE = 1 / 3  # of the ranks: more than that are no faults of ranks
-_NUM_ALWAYS_TOLD = 2
+_MOST_SHARE = 1 / 3  # of the ranks; if more are slow, their work probably differs
+_NUM_ALWAYS_NAMED = 2
 _SAME_SIGMAS = 3.0
 BLIND_SHARE = 0.25
-_LOADER_SHARE = 0.5  # of an excess: more is no matter of the rank itself
+_LOADER_SHARE = 0.5  # of an excess; if the data loader takes more, the rank is not blamed
 
 
 def busy_verdict(role: str, steps: Sequence[Step], step_seconds: float) -> Verdict | None:
-    """Where nobody is suspected, and the host did not let the ranks run; None where it did."""
+    """The verdict "insufficient evidence" if ranks lacked CPUs; None if they did not."""
     starved = busy_host.starved_ranks(steps, step_seconds)
     return _abstained(role, starved) if starved else None
 
 
 def _abstained(role: str, reason: busy_host.Reason, cause: str = BUSY_HOST) -> Verdict:
-    """Where something else than the rank may explain, or explains, what it took."""
+    """The verdict "insufficient evidence" because something else may explain the excess."""
     return Verdict(
         "straggler", "insufficient evidence", role, reason.text, cause=cause,
         action=reason.sentence.action,
@@ -72,14 +72,14 @@ def _abstained(role: str, reason: busy_host.Reason, cause: str = BUSY_HOST) -> V
 def no_fault(
     role: str, slow: Sequence[str], num_ranks: int, excess: str, *, is_same_work: bool
 ) -> Verdict | None:
-    """Instead of blame, where the work of the slow ranks may differ; None where it does not.
+    """The verdict "insufficient evidence" if the work of the slow ranks may differ, else None.
 
-    Faults come one at a time: ranks that are always longer by as much are a stage of a pipeline
-    more often than broken ones. A known layout excludes that.
+    Faults are rare, so several ranks that are slower by the same amount are more often a pipeline
+    stage than faults. A known layout excludes this.
     """
     if len(slow) > 1 and not is_same_work:
         text = sentences.ALWAYS_LONGER(ranks=capitalized(labels_text(slow)), excess=excess)
-    elif len(slow) > max(_NUM_ALWAYS_TOLD, _MOST_SHARE * num_ranks):
+    elif len(slow) > max(_NUM_ALWAYS_NAMED, _MOST_SHARE * num_ranks):
         text = sentences.TOO_MANY(num_slow=len(slow), num_ranks=num_ranks)
     else:
         return None
@@ -89,35 +89,38 @@ def no_fault(
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rank whose excess is large and recurrent; seconds per step, means over the newest steps."""
+    """A rank with a large excess in most steps. Seconds are means per step."""
 
     rank: str
     window: Window
     num_steps: int
+    """Number of latest steps that the means are taken over."""
     excess_seconds: float
+    """How much longer than the other ranks it worked."""
     lost_seconds: float
+    """How long the other ranks waited for it."""
     token_seconds: float | None
+    """The part of the excess that more tokens explain; None if tokens are unknown."""
     testimony: Testimony | None = None
+    """Evidence by waits and CPU time, if both name this rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known besides the steps that are compared.
-
-    ``named``: ranks that are stragglers already. ``looks``: the same steps and earlier ones, those
-    shorter than a second taken together. ``is_layout_known``: whether all ranks of a comparison
-    are known to do the same work.
-    """
+    """Inputs of a comparison besides its steps."""
 
     named: Collection[str] = ()
+    """Ranks that the last verdict named."""
     looks: Sequence[Step] = ()
+    """The same steps and earlier ones; steps below a second are merged."""
     is_layout_known: bool = True
+    """Whether all ranks of a comparison are known to do the same work."""
 
 
 class Comparison:
-    """At least two ranks over the newest steps, the same ranks in each.
+    """Compares at least two ranks over the latest steps, with the same ranks in each step.
 
-    ``columns``: what is remembered of these steps.
+    ``columns``: cache of values of these steps.
     """
 
     def __init__(
@@ -128,17 +131,19 @@ class Comparison:
         self._views = views(steps, columns)
         self._excess = self._views[0].table
         self._tokens = self._views[min(1, len(self._views) - 1)].tokens
-        newest = steps[-NUM_NEWEST:]
+        latest = steps[-NUM_LATEST:]
         fitting = [window for window in WINDOWS if window.num_steps <= len(steps)]
         self._windows = fitting or [FIRST_WINDOW]
-        self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
+        self._step_seconds = median(
+            rank_step.wall_seconds for step in latest for rank_step in step.ranks.values()
+        )
 
     @property
     def ranks(self) -> tuple[str, ...]:
         return tuple(self._excess)
 
     def verdict(self) -> Verdict:
-        """Of ranks that are all that is judged."""
+        """The verdict if these are all ranks of the role."""
         suspects = self.suspects()
         if suspects:
             return self.refused(suspects) or self._no_fault(suspects) or self.found(suspects)
@@ -146,27 +151,28 @@ class Comparison:
         return busy or self.single_steps() or self.nothing()
 
     def suspects(self) -> list[Suspect]:
-        """Those whom both witnesses name; else of the first window in which there are any."""
-        found = testimonies(self._context.looks, self._context.named)
-        if found:
-            return [self._witnessed(testimony) for testimony in found]
+        """Ranks that both witnesses name; otherwise suspects of the longest window that has any."""
+        witnessed = testimonies(self._context.looks, self._context.named)
+        if witnessed:
+            return [self._witnessed(testimony) for testimony in witnessed]
         for window in self._windows:
-            suspects = [s for rank in self._excess if (s := self._suspect(rank, window))]
+            found = (self._suspect(rank, window) for rank in self._excess)
+            suspects = [suspect for suspect in found if suspect is not None]
             if suspects:
                 return suspects
         return []
 
     def single_steps(self) -> Verdict | None:
-        """Where a rank held the others up, but not step after step."""
-        # of the wall time, at equal tokens if they are known
+        """The verdict on a rank that delayed the others in single steps only, else None."""
+        # wall time, at equal tokens if they are known
         view = self._views[0 if self._tokens is None else 1]
         late = SingleSteps(self._role, self._steps, self._excess, view, self._step_seconds)
-        return late.now_and_then() or late.latest()
+        return late.repeated() or late.latest()
 
     def refused(self, suspects: Sequence[Suspect]) -> Verdict | None:
-        """Instead of blame, where the worst waits for data, or may be late because of the host.
+        """The verdict "insufficient evidence" if the data loader or the host explains the excess.
 
-        CPU time is evidence that the host does not explain, and so is what was found before.
+        A rank with high CPU time, or one that is named already, is not excused by the host.
         """
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
         steps = self._steps[-worst.num_steps :]
@@ -188,7 +194,7 @@ class Comparison:
         return _abstained(self._role, reason) if reason else None
 
     def _waits_for_data(self, worst: Suspect, share: float) -> Verdict:
-        """Its queue happens to be the empty one: the loaders of the others may be as slow."""
+        """The verdict if the data loader of the rank was empty; other loaders may be as slow."""
         waited = share * worst.excess_seconds / self._step_seconds
         words = {"ranks": labels_text([worst.rank]), "share": percent(waited)}
         return Verdict(
@@ -205,9 +211,9 @@ class Comparison:
         )  # fmt: skip
 
     def similar(self, suspects: Sequence[Suspect]) -> tuple[str, ...]:
-        """The suspects that are about as slow as the worst.
+        """Suspects that are about as slow as the worst one.
 
-        Where the work of ranks may differ also ranks that nearly are, if only in the mean.
+        If the work of ranks may differ, other ranks with half of its mean excess are included.
         """
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
         if self._context.is_layout_known or self.cause(worst).word == MORE_TOKENS:
@@ -217,7 +223,7 @@ class Comparison:
         return tuple(rank for rank, mean in means.items() if mean >= least)
 
     def _witnessed(self, testimony: Testimony) -> Suspect:
-        """Amounts over as many steps as are compared here."""
+        """A suspect from a testimony, with means over the compared steps."""
         num_steps = min(len(self._steps), testimony.num_looks)
         tokens = None
         if self._tokens is not None:
@@ -237,10 +243,10 @@ class Comparison:
         ]
         if not recurring:
             return None
-        newest = self._excess[rank][-window.num_steps :]
-        num_steps = num_alike(newest, self._views[0].sigmas[rank])
+        latest = self._excess[rank][-window.num_steps :]
+        num_steps = num_on_level(latest, self._views[0].sigmas[rank])
         excess = middle_mean(self._excess[rank][-num_steps:])
-        lately = max(median(view.table[rank][-NUM_NEWEST:]) for view in recurring)
+        lately = max(median(view.table[rank][-NUM_LATEST:]) for view in recurring)
         lost = middle_mean(lost_seconds(step, rank) for step in self._steps[-num_steps:])
         if min(excess, lately) < window.share * self._step_seconds or lost < MIN_EFFECT * excess:
             return None
@@ -252,14 +258,19 @@ class Comparison:
         return Suspect(rank, window, num_steps, excess, lost, tokens)
 
     def _amount(self, rank: str, num_steps: int, recurring: Sequence[View]) -> float:
-        """Seconds by the steadiest view, unless the wall time of the same steps denies it."""
+        """Excess by the view with the least noise, unless the wall time contradicts it."""
         sharp = min(recurring, key=lambda view: view.sigmas[rank])
-        alike = [v for v in self._views if (v.tokens is None) == (sharp.tokens is None)]
-        seconds, whole = (middle_mean(v.table[rank][-num_steps:]) for v in (sharp, alike[0]))
-        chance = alike[0].sigmas[rank] / sqrt(num_steps)
-        return seconds if abs(seconds - whole) <= _SAME_SIGMAS * chance else whole
+        same_kind = [
+            view for view in self._views if (view.tokens is None) == (sharp.tokens is None)
+        ]
+        wall = same_kind[0]
+        seconds = middle_mean(sharp.table[rank][-num_steps:])
+        wall_seconds = middle_mean(wall.table[rank][-num_steps:])
+        noise = wall.sigmas[rank] / sqrt(num_steps)
+        return seconds if abs(seconds - wall_seconds) <= _SAME_SIGMAS * noise else wall_seconds
 
     def found(self, suspects: Sequence[Suspect]) -> Verdict:
+        """The finding on these suspects."""
         worst = max(suspects, key=lambda suspect: suspect.excess_seconds)
         ranks, cause = _together(suspects), self.cause(worst)
         return Verdict(
@@ -277,19 +288,19 @@ class Comparison:
         )
 
     def _found_text(self, worst: Suspect, ranks: Sequence[str], cause: Cause) -> str:
-        """In seconds; in counts where the host was too busy for seconds to mean much."""
-        who, seen = capitalized(labels_text(ranks)), worst.testimony
+        """The headline in seconds, or in numbers of steps if the host was too busy."""
+        names, seen = capitalized(labels_text(ranks)), worst.testimony
         busy = busy_host.starved_ranks(self._steps, self._step_seconds)
         if busy is None or seen is None:
             verb = "makes" if len(ranks) == 1 else "make"
             share = percent(worst.lost_seconds / self._step_seconds)
             seconds = seconds_text(worst.lost_seconds)
             return sentences.FOUND(
-                ranks=who, make=verb, seconds=seconds, share=share, cause=cause.text
+                ranks=names, make=verb, seconds=seconds, share=share, cause=cause.text
             )
         steps = span(self._context.looks[-seen.num_looks :])
         return sentences.FOUND_ON_BUSY_HOST(
-            ranks=who if len(ranks) == 1 else capitalized(labels_text([worst.rank])),
+            ranks=names if len(ranks) == 1 else capitalized(labels_text([worst.rank])),
             num_last=seen.num_last, steps=steps, more_cpu=percent(seen.more_cpu_ratio),
             cause=cause.text,
         )  # fmt: skip
@@ -305,7 +316,7 @@ class Comparison:
         return find_cause(parts, worst.excess_seconds, worst.token_seconds, computes=computes)
 
     def since_seconds(self, worst: Suspect) -> float:
-        """Begin of the first step of the unbroken row; one step in between may be better."""
+        """Unix time since which the rank has been slow, ignoring single better steps."""
         if worst.testimony is None:
             rows = list(zip(self._steps, self._excess[worst.rank], strict=True))
         else:
@@ -322,17 +333,17 @@ class Comparison:
 
     def evidence(self, worst: Suspect, cause: Cause) -> list[str]:
         num_steps, rank = worst.num_steps, worst.rank
-        of_steps = f"median of {span(self._steps[-num_steps:])}"
-        waited = self._medians(num_steps, lambda of: of.waited_seconds)
-        worked = self._medians(num_steps, lambda of: of.work_seconds)
+        over_steps = f"median of {span(self._steps[-num_steps:])}"
+        waited = self._medians(num_steps, lambda rank_step: rank_step.waited_seconds)
+        worked = self._medians(num_steps, lambda rank_step: rank_step.work_seconds)
         lines = [
-            f"rank {rank} waited {_versus(waited, rank)} for peers, {of_steps}",
-            f"rank {rank} worked {_versus(worked, rank)}, {of_steps}",
+            f"rank {rank} waited {_versus(waited, rank)} for peers, {over_steps}",
+            f"rank {rank} worked {_versus(worked, rank)}, {over_steps}",
             self._recurrence_line(worst),
             *self._testimony_lines(worst.testimony),
         ]
         if worst.token_seconds is None or self._tokens is None:
-            lines.append("tokens are not known: the same work is assumed")
+            lines.append("tokens are unknown: equal work is assumed")
         else:
             tokens = self._medians(num_steps, self._tokens.count_of)
             others = [count for label, count in tokens.items() if label != rank]
@@ -343,9 +354,9 @@ class Comparison:
                 f"that explains "
                 f"{explained} of {seconds_text(worst.excess_seconds)}"
             )
-        if all(busy(of) for of in self._steps[-1].ranks.values()):
-            had = self._medians(num_steps, lambda of: busy(of) or 0.0)
-            lines.append(f"rank {rank} had a processor for {_versus(had, rank)}, {of_steps}")
+        if all(busy(rank_step) for rank_step in self._steps[-1].ranks.values()):
+            had = self._medians(num_steps, lambda rank_step: busy(rank_step) or 0.0)
+            lines.append(f"rank {rank} had a CPU for {_versus(had, rank)}, {over_steps}")
         return [*lines, *cause.lines]
 
     def _testimony_lines(self, seen: Testimony | None) -> list[str]:
@@ -361,20 +372,20 @@ class Comparison:
         return [line]
 
     def _recurrence_line(self, worst: Suspect) -> str:
-        newest = self._excess[worst.rank][-worst.num_steps :]
+        latest = self._excess[worst.rank][-worst.num_steps :]
         least = worst.window.share * self._step_seconds
-        num_hits = sum(excess >= least for excess in newest)
+        num_hits = sum(excess >= least for excess in latest)
         return (
             f"more work by at least {seconds_text(least)} in {num_hits} of the last "
-            f"{span(self._steps[-len(newest) :])}; a step takes {seconds_text(self._step_seconds)}"
+            f"{span(self._steps[-len(latest) :])}; a step takes {seconds_text(self._step_seconds)}"
         )
 
     def _medians(self, num_steps: int, measure: Callable[[RankStep], float]) -> dict[str, float]:
-        newest = self._steps[-num_steps:]
-        return {rank: median(measure(s.ranks[rank]) for s in newest) for rank in self._excess}
+        latest = self._steps[-num_steps:]
+        return {rank: median(measure(step.ranks[rank]) for step in latest) for rank in self._excess}
 
     def reach_seconds(self) -> float:
-        """An excess that would have been seen."""
+        """The smallest excess that would have been found."""
         window = self._windows[0]
         return min(
             reach_seconds(window, max(view.sigmas.values()), self._step_seconds)
@@ -382,10 +393,10 @@ class Comparison:
         )
 
     def nothing(self) -> Verdict:
-        """Clear, unless an excess would have to be huge to be seen."""
+        """The verdict if no rank is slow: clear, unless only a huge excess would be visible."""
         num_steps, limit = self._windows[0].num_steps, self.reach_seconds()
         words = {"share": percent(limit / self._step_seconds), "seconds": seconds_text(limit)}
-        waited = self._medians(num_steps, lambda of: of.waited_seconds).values()
+        waited = self._medians(num_steps, lambda rank_step: rank_step.waited_seconds).values()
         line = (
             f"each rank waited {_between(waited)} for peers in a step of "
             f"{seconds_text(self._step_seconds)}, median of {span(self._steps[-num_steps:])}"
@@ -398,9 +409,9 @@ class Comparison:
 
 
 def _together(suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """The worst, and those that are about as much longer."""
+    """The worst suspect, and others with at least 70 % of its excess."""
     least = TOGETHER_SHARE * max(suspect.excess_seconds for suspect in suspects)
-    return tuple(s.rank for s in suspects if s.excess_seconds >= least)
+    return tuple(suspect.rank for suspect in suspects if suspect.excess_seconds >= least)
 
 
 def _versus(seconds: Mapping[str, float], rank: str) -> str:

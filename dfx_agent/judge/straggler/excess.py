@@ -1,7 +1,6 @@
-"""How much more each rank worked than the others, how steadily, and how much of it is tokens.
+"""Computes how much longer each rank works than the others, and how much of it tokens explain.
 
-Robust on purpose: medians over the other ranks and over steps, so that one stall of one rank moves
-nothing. Table of seconds: rank -> one value per step, oldest first.
+Medians over ranks and steps are used, so that a single stall has no effect.
 """
 
 from __future__ import annotations
@@ -15,26 +14,28 @@ from typing import NamedTuple
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.judge.straggler.columns import Columns, Measure, Row, minus
 
-Table = Mapping[str, Sequence[float]]
+Table = Mapping[str, Sequence[float]]  # rank -> seconds per step, oldest first
 Count = Callable[[RankStep], float]
 
 _COUNTS: dict[str, Count] = {
-    "tokens": lambda of: of.num_tokens or 0.0,
-    "tokens with padding": lambda of: of.num_forward_tokens or 0.0,
+    "tokens": lambda rank_step: rank_step.num_tokens or 0.0,
+    "tokens with padding": lambda rank_step: rank_step.num_forward_tokens or 0.0,
 }
 
 
 class Window(NamedTuple):
-    """The newest steps, and when an excess in them is no chance.
+    """A number of latest steps, and the thresholds for an excess in them.
 
-    Their mean, each held to ``MOST_SIGMAS``, must reach ``share`` of a step and ``sigmas`` of its
-    own deviation; and so must ``num_hits`` of the steps, that outliers of a rank forge no verdict.
+    Both must hold: ``num_hits`` steps reach ``share``, so that outliers cause no verdict; and the
+    mean excess, with each step capped at ``MOST_SIGMAS``, reaches ``sigmas``.
     """
 
     num_steps: int
     num_hits: int
     share: float
+    """Excess as a share of the duration of a step."""
     sigmas: float
+    """Mean excess in standard deviations of the mean."""
 
     def to_stay(self) -> Window:
         """For a rank that is a straggler already: a few better steps do not end it."""
@@ -42,20 +43,20 @@ class Window(NamedTuple):
 
 
 MOST_SIGMAS = 3.0
-# Chosen with bench/stragglers.py; what they find and what they accuse for nothing is told there.
+# chosen with bench/stragglers.py, which reports their detection and false alarm rates
 WINDOWS = (
     Window(20, 14, 0.05, 5.2),
     Window(10, 8, 0.05, 5.4),
     Window(5, 4, 0.05, 5.4),
 )
 FIRST_WINDOW = Window(3, 3, 0.15, 4.9)  # while there are no 5 steps
-_KEPT_SHARE = 0.6
-_KEPT_MEAN = 0.3966 * sqrt(2)  # mean of the smaller 60 % of |x - y| for standard normal x and y
+_USED_SHARE = 0.6
+_USED_MEAN = 0.3966 * sqrt(2)  # mean of the smaller 60 % of |x - y| for standard normal x and y
 _MIN_OWN_DIFFERENCES = 15
 _MUCH_NOISIER = 1.5
 _CHANGE_SIGMAS = 4.0
 _PRIOR_TOKEN_SPREAD = 0.1
-_NUM_PRIOR = 6  # as many rank-steps in proportion are believed before any is seen
+_NUM_PRIOR = 6  # weight of the prior "work is proportional to tokens", in rank-steps
 
 
 def others_median(values: Mapping[str, float], rank: str) -> float:
@@ -63,62 +64,63 @@ def others_median(values: Mapping[str, float], rank: str) -> float:
     return median(value for label, value in values.items() if label != rank)
 
 
-def work(of: RankStep) -> float | None:
-    return of.work_seconds
+def work(rank_step: RankStep) -> float | None:
+    return rank_step.work_seconds
 
 
-def busy(of: RankStep) -> float | None:
-    return of.busy_seconds
+def busy(rank_step: RankStep) -> float | None:
+    return rank_step.busy_seconds
 
 
 class TokenWork(NamedTuple):
-    """What more tokens of one kind explain: ``seconds`` of each excess."""
+    """The part of the excess that more tokens explain."""
 
     words: str
+    """The kind of tokens, for texts."""
     count_of: Count
     seconds: Table
 
 
 class View(NamedTuple):
-    """The excess in the steps where it is known; without what ``tokens`` explain, if there are any.
-
-    ``sigmas`` by rank, see spreads.
-    """
+    """The excess of the ranks by one measure."""
 
     table: Table
+    """Excess in seconds, without the part that ``tokens`` explain."""
     sigmas: Mapping[str, float]
+    """Noise of a single step by rank, see ``spreads``."""
     tokens: TokenWork | None
+    """None if tokens are not considered."""
 
 
 def views(steps: Sequence[Step], columns: Columns) -> list[View]:
-    """Of the wall time and of the processor time of the same work, as it is and at equal tokens.
+    """Up to four views: wall time and CPU time of the work, each with and without tokens.
 
-    A thread's processor time leaves out when the host ran somebody else. Where a thread spins while
-    it waits, it says nothing and accuses nobody: all ranks have the same.
+    CPU time excludes the time in which the host ran other threads. If threads spin while they wait,
+    all ranks have the same CPU time, so it accuses none.
     """
-    columns.see(steps)
+    columns.set_steps(steps)
     found = []
     for measure in (work, busy):
-        known = [step for step in steps if columns.is_known(step, measure)]
-        if len(known) >= FIRST_WINDOW.num_steps:
-            rows = [columns.excess(step, measure) for step in known]
+        usable = [step for step in steps if columns.is_known(step, measure)]
+        if len(usable) >= FIRST_WINDOW.num_steps:
+            rows = [columns.excess(step, measure) for step in usable]
             table = _by_rank(list(steps[-1].ranks), rows)
             found.append(View(table, spreads(table), None))
-            found += _at_equal_tokens(known, measure, columns)
+            found += _at_equal_tokens(usable, measure, columns)
     return found
 
 
 def _at_equal_tokens(steps: Sequence[Step], measure: Measure, columns: Columns) -> list[View]:
-    """By the tokens that leave the ranks most alike; none where they are not known.
+    """The view at equal tokens, by the kind of tokens with the least noise; [] if unknown.
 
-    Padding is worked on too: then a rank's longest sequence counts, and not its sum. The first
-    forward passes of a job are not counted, so it may be the newest steps alone.
+    With padding, the longest sequence of a rank determines its work, not the sum of tokens. The
+    first forward passes of a job are not counted, so only the latest steps may be usable.
     """
     works = []
     for words, count in _COUNTS.items():
-        known = [step for step in steps if columns.is_known(step, count)]
-        if len(known) >= FIRST_WINDOW.num_steps and known[-1] is steps[-1]:
-            works.append(_without_tokens(words, count, known, measure, columns))
+        usable = [step for step in steps if columns.is_known(step, count)]
+        if len(usable) >= FIRST_WINDOW.num_steps and usable[-1] is steps[-1]:
+            works.append(_without_tokens(words, count, usable, measure, columns))
     return sorted(works, key=lambda view: fmean(view.sigmas.values()))[:1]
 
 
@@ -140,9 +142,9 @@ def _without_tokens(
 
 
 def _elasticities(seconds: Sequence[Row], counts: Sequence[Row]) -> list[float]:
-    """Work per token as the others show it, 0 (independent) to 1 (in proportion), for each rank.
+    """How work depends on tokens, estimated for each rank from the other ranks.
 
-    Where their tokens hardly differ, proportion is assumed.
+    0: independent, 1: proportional. If the tokens hardly differ, 1 is assumed.
     """
     prior = _PRIOR_TOKEN_SPREAD**2 * _NUM_PRIOR
     products, squares = [0.0] * len(seconds[0]), [0.0] * len(seconds[0])
@@ -164,63 +166,64 @@ def _by_rank(ranks: Sequence[str], rows: Sequence[Row]) -> dict[str, list[float]
 
 
 def spreads(table: Table) -> dict[str, float]:
-    """Standard deviation of one step's excess, by rank, from differences of successive steps.
+    """Noise of the excess of a single step, by rank: a standard deviation.
 
-    A constant excess does not count, nor do stalls and warm-up. All ranks count as equally noisy,
-    unless one is clearly noisier. Few differences are trusted less.
+    It is computed from differences of successive steps, so a constant excess, stalls and warm-up do
+    not count. All ranks have the same noise, unless one is clearly noisier. With few differences
+    the noise is increased.
     """
     differences = {rank: [abs(b - a) for a, b in pairwise(row)] for rank, row in table.items()}
     pooled = [difference for row in differences.values() for difference in row]
     num = len(pooled) * (len(table) - 1) / len(table)
-    of_all = _deviation(pooled)
+    pooled_sigma = _deviation(pooled)
     own = {
-        rank: _deviation(row) if len(row) >= _MIN_OWN_DIFFERENCES else of_all
+        rank: _deviation(row) if len(row) >= _MIN_OWN_DIFFERENCES else pooled_sigma
         for rank, row in differences.items()
     }
     return {
-        rank: (sigma if sigma > _MUCH_NOISIER * of_all else of_all) * (1 + 4 / num)
+        rank: (sigma if sigma > _MUCH_NOISIER * pooled_sigma else pooled_sigma) * (1 + 4 / num)
         for rank, sigma in own.items()
     }
 
 
 def _deviation(differences: Sequence[float]) -> float:
-    kept = sorted(differences)[: max(1, ceil(_KEPT_SHARE * len(differences)))]
-    return fmean(kept) / _KEPT_MEAN
+    smallest = sorted(differences)[: max(1, ceil(_USED_SHARE * len(differences)))]
+    return fmean(smallest) / _USED_MEAN
 
 
 def recurs(row: Sequence[float], window: Window, sigma: float, step_seconds: float) -> bool:
-    """Whether the newest excesses of a rank, step after step, are large and no chance."""
-    newest = row[-window.num_steps :]
-    if len(newest) < window.num_steps:
+    """Whether the latest excesses of a rank exceed the thresholds of the window."""
+    latest = row[-window.num_steps :]
+    if len(latest) < window.num_steps:
         return False
     least = window.share * step_seconds
-    if sum([excess >= least for excess in newest]) < window.num_hits:
+    if sum([excess >= least for excess in latest]) < window.num_hits:
         return False
-    held = fmean(min(excess, MOST_SIGMAS * sigma) for excess in newest)
-    return held * sqrt(len(newest)) >= window.sigmas * sigma
+    mean = fmean(min(excess, MOST_SIGMAS * sigma) for excess in latest)
+    return mean * sqrt(len(latest)) >= window.sigmas * sigma
 
 
 def reach_seconds(window: Window, sigma: float, step_seconds: float) -> float:
-    """An excess that would have been seen, five times of six."""
+    """The excess that would be found with a probability of five in six."""
     return max(window.share * step_seconds, (window.sigmas + 1) * sigma / sqrt(window.num_steps))
 
 
-def num_alike(row: Sequence[float], sigma: float) -> int:
-    """How many of the newest values lie on one level: what was before a change is left out.
+def num_on_level(row: Sequence[float], sigma: float) -> int:
+    """How many of the latest values are on one level, without values before a change.
 
-    The split that takes most off the sum of squares, if that is more than chance would.
+    The change is the split that reduces the sum of squares most, if it is significant.
     """
-    num_newest, most = len(row), (_CHANGE_SIGMAS * sigma) ** 2
+    num_latest, most = len(row), (_CHANGE_SIGMAS * sigma) ** 2
     for num in range(FIRST_WINDOW.num_steps, len(row)):
         shift = fmean(row[-num:]) - fmean(row[:-num])
         gain = shift * shift * num * (len(row) - num) / len(row)
         if gain > most:
-            num_newest, most = num, gain
-    return num_newest
+            num_latest, most = num, gain
+    return num_latest
 
 
 def middle_mean(values: Iterable[float]) -> float:
-    """Mean of the middle 60 %: almost as exact as a mean, and no stall moves it far."""
+    """Mean of the middle 60 % of the values, so that stalls have little effect."""
     ordered = sorted(values)
     cut = len(ordered) // 5
     return fmean(ordered[cut : len(ordered) - cut])

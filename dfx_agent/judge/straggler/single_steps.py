@@ -1,4 +1,4 @@
-"""Ranks that are late in single steps, not step after step: no stragglers, and nothing is clear."""
+"""Judges ranks that are late in single steps only. They are no stragglers, but not clear."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dfx_agent.snapshot import Verdict
 
 SMALLEST_SHARE = 0.05
 MIN_EFFECT = 0.5
-NUM_NEWEST = 5
+NUM_LATEST = 5
 _STALL_SHARE = 0.5
 _STALL_SIGMAS = 6.0
-_FEWEST_STALLS = 2  # of one rank, in the steps that are kept
+_FEWEST_STALLS = 2  # of one rank, in the compared steps
 
 
 class SingleSteps:
-    """Of ranks that do the same work; ``view``: the excess in which late steps show best."""
+    """Late steps of ranks that do the same work. ``view``: the excess that shows them best."""
 
     def __init__(
         self, role: str, steps: Sequence[Step], excess: Table, view: View, step_seconds: float
@@ -29,8 +29,8 @@ class SingleSteps:
         self._role, self._steps, self._excess = role, steps, excess
         self._view, self._step_seconds = view, step_seconds
 
-    def _stalls(self, num_newest: int) -> list[tuple[float, str, Step]]:
-        """Excess, rank and step where all waited long for one rank, oldest first for each."""
+    def _stalls(self, num_latest: int) -> list[tuple[float, str, Step]]:
+        """(excess, rank, step) of steps in which all waited long for one rank, oldest first."""
         table, sigmas, _ = self._view
         least = {
             rank: max(_STALL_SHARE * self._step_seconds, _STALL_SIGMAS * sigmas[rank])
@@ -39,24 +39,24 @@ class SingleSteps:
         return [
             (excess, rank, step)
             for rank, row in table.items()
-            if max(row[-num_newest:]) >= least[rank]
+            if max(row[-num_latest:]) >= least[rank]
             for step, excess in zip(
-                self._steps[-len(row) :][-num_newest:], row[-num_newest:], strict=True
+                self._steps[-len(row) :][-num_latest:], row[-num_latest:], strict=True
             )
             if excess >= least[rank] and lost_seconds(step, rank) >= MIN_EFFECT * excess
         ]
 
-    def now_and_then(self) -> Verdict | None:
-        """A rank that is late in one step of ten costs as much as one that is a little slow.
+    def repeated(self) -> Verdict | None:
+        """The verdict on a rank that is late in several steps, for example every tenth.
 
-        No straggler: it may save or evaluate for all of them.
+        It is no straggler, because it may save or evaluate for all ranks.
         """
         by_rank: dict[str, list[Step]] = {}
         for _, rank, step in self._stalls(len(self._steps)):
             by_rank.setdefault(rank, []).append(step)
         lost = {
-            r: sum(lost_seconds(step, r) * step.num_steps for step in late)
-            for r, late in by_rank.items()
+            rank: sum(lost_seconds(step, rank) * step.num_steps for step in late)
+            for rank, late in by_rank.items()
         }
         worst = max(lost, key=lambda rank: lost[rank], default="")
         num_steps = num_passed(self._steps)
@@ -64,9 +64,11 @@ class SingleSteps:
         if not worst or len(by_rank[worst]) < _FEWEST_STALLS or lost[worst] < least:
             return None
         late = by_rank[worst]
-        return None if self._is_over(worst, late) else self._told(worst, late, lost[worst])
+        return (
+            None if self._is_over(worst, late) else self._repeated_verdict(worst, late, lost[worst])
+        )
 
-    def _told(self, worst: str, late: Sequence[Step], lost: float) -> Verdict:
+    def _repeated_verdict(self, worst: str, late: Sequence[Step], lost: float) -> Verdict:
         num_steps = num_passed(self._steps)
         numbers = ", ".join(str(step.step) for step in late[-8:])
         return Verdict(
@@ -86,34 +88,34 @@ class SingleSteps:
             since_seconds=late[0].begin_seconds,
             evidence=(
                 f"in steps {numbers}; a step takes {seconds_text(self._step_seconds)}",
-                "one rank that saves or evaluates for all of them looks the same",
+                "a rank that saves or evaluates for all ranks looks the same",
             ),
         )
 
     def _is_over(self, rank: str, late: Sequence[Step]) -> bool:
-        """Whether it was late in all steps between, and not lately: it was a straggler."""
+        """Whether the rank was a straggler and has recovered: late in all steps, but not lately."""
         begin, end = (self._steps.index(step) for step in (late[0], late[-1]))
         least = SMALLEST_SHARE * self._step_seconds
         is_row = all(excess >= least for excess in self._excess[rank][begin : end + 1])
-        return is_row and end < len(self._steps) - NUM_NEWEST
+        return is_row and end < len(self._steps) - NUM_LATEST
 
     def latest(self) -> Verdict | None:
-        """One step in which all waited long for one rank: told, but no straggler."""
-        stalls = self._stalls(NUM_NEWEST)
+        """The verdict on one recent step in which all ranks waited long for one rank, else None."""
+        stalls = self._stalls(NUM_LATEST)
         if not stalls:
             return None
         excess, rank, step = max(stalls, key=lambda stall: stall[0])
         lost = seconds_text(lost_seconds(step, rank) * step.num_steps)
-        held_up = seconds_text(excess * step.num_steps)
+        delay = seconds_text(excess * step.num_steps)
         last = f"step {step.step}" if step.num_steps == 1 else f"{step.num_steps} short steps"
         parts = excess_parts([step], rank)
-        whole = {part: seconds * step.num_steps for part, seconds in parts.items()}
+        totals = {part: seconds * step.num_steps for part, seconds in parts.items()}
         return Verdict(
             kind="straggler",
             state="insufficient evidence",
             role=self._role,
             summary=sentences.LATE_ONCE(
-                ranks=capitalized(labels_text([rank])), seconds=held_up, step=last
+                ranks=capitalized(labels_text([rank])), seconds=delay, step=last
             ),
             ranks=(rank,),
             cause=HOST_STALL,
@@ -121,7 +123,7 @@ class SingleSteps:
             since_seconds=step.begin_seconds,
             evidence=(
                 f"the others waited {lost} longer than rank {rank} in {last}",
-                *part_lines(whole, excess * step.num_steps),
+                *part_lines(totals, excess * step.num_steps),
             ),
         )
 
@@ -131,7 +133,7 @@ def num_passed(steps: Sequence[Step]) -> int:
 
 
 def span(steps: Sequence[Step]) -> str:
-    """``20 steps``; ``20 groups of about 31 steps`` where they are short."""
+    """As in "20 steps", or "20 groups of about 31 steps" for merged short steps."""
     num_steps = num_passed(steps)
     if num_steps == len(steps):
         return f"{num_steps} steps"
@@ -139,6 +141,6 @@ def span(steps: Sequence[Step]) -> str:
 
 
 def lost_seconds(step: Step, rank: str) -> float:
-    """How much longer the others waited in this step."""
-    waited = {label: of.waited_seconds for label, of in step.ranks.items()}
+    """How much longer than this rank the other ranks waited in this step."""
+    waited = {label: rank_step.waited_seconds for label, rank_step in step.ranks.items()}
     return others_median(waited, rank) - waited[rank]

@@ -10,7 +10,7 @@ from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import IDLE, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import excess_parts
-from dfx_agent.judge.straggler.columns import Remembered, only
+from dfx_agent.judge.straggler.columns import RoleColumns, only
 from dfx_agent.judge.straggler.comparable_ranks import Division
 from dfx_agent.judge.straggler.comparison import (
     BLIND_SHARE,
@@ -35,11 +35,12 @@ _ALL = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Slow:
-    """A suspect among its peers. ``cost_seconds``: how much longer the step is for it."""
+    """A suspect, compared with its peers."""
 
     peers: Comparison
     suspect: Suspect
     cost_seconds: float
+    """How much longer each step takes because of it."""
 
     @property
     def rank(self) -> str:
@@ -47,7 +48,7 @@ class _Slow:
 
 
 class WholeJob:
-    """Cells of peers are compared each by itself; what they cost is of the whole step."""
+    """Compares ranks within each cell of peers, and computes their cost for the whole step."""
 
     def __init__(
         self,
@@ -55,22 +56,23 @@ class WholeJob:
         steps: Sequence[Step],
         context: Context,
         division: Division,
-        remembered: Remembered,
+        columns: RoleColumns,
     ) -> None:
         self._role, self._steps, self._division = role, steps, division
         self._context = context
-        remembered.whole.see(steps)
-        peers = remembered.of(cell for cell in division.cells if len(cell) > 1)
+        columns.all_ranks.set_steps(steps)
+        peers = columns.by_cell(cell for cell in division.cells if len(cell) > 1)
         self._cells = [
             Comparison(
-                role, [remembered.whole.part(step, cell) for step in steps],
-                replace(context, looks=[only(look, cell) for look in context.looks]), columns,
+                role, [columns.all_ranks.part(step, cell) for step in steps],
+                replace(context, looks=[only(look, cell) for look in context.looks]), cell_columns,
             )
-            for cell, columns in peers.items()
+            for cell, cell_columns in peers.items()
         ]  # fmt: skip
         self._workload = Workload(steps, division)
-        newest = steps[-5:]
-        self._step_seconds = median(r.wall_seconds for s in newest for r in s.ranks.values())
+        self._step_seconds = median(
+            rank_step.wall_seconds for step in steps[-5:] for rank_step in step.ranks.values()
+        )
 
     def verdict(self) -> Verdict:
         suspects = [(cell, suspect) for cell in self._cells for suspect in cell.suspects()]
@@ -87,10 +89,10 @@ class WholeJob:
         return next((verdict for verdict in single if verdict), None) or self._nothing(())
 
     def _felt(self, suspects: Sequence[tuple[Comparison, Suspect]]) -> list[_Slow]:
-        """Those who make the step longer, the dearest first."""
+        """Suspects that make the step longer, the most expensive first."""
         if not self._division.stages:
             slow = [_Slow(cell, suspect, suspect.lost_seconds) for cell, suspect in suspects]
-            return sorted(slow, key=lambda one: -one.cost_seconds)
+            return sorted(slow, key=lambda suspect: -suspect.cost_seconds)
         sure = {suspect.rank: self._sure_excess(suspect) for _, suspect in suspects}
         num_steps = min((suspect.num_steps for _, suspect in suspects), default=0)
         costs = self._workload.cost_seconds(sure, num_steps)
@@ -101,7 +103,7 @@ class WholeJob:
             if costs[suspect.rank] >= least
             and sure[suspect.rank] >= MIN_EFFECT * suspect.excess_seconds
         ]
-        return sorted(slow, key=lambda one: -one.cost_seconds)
+        return sorted(slow, key=lambda suspect: -suspect.cost_seconds)
 
     def _sure_excess(self, suspect: Suspect) -> float:
         parts = excess_parts(self._peer_steps(suspect.rank, suspect.num_steps), suspect.rank)
@@ -117,14 +119,18 @@ class WholeJob:
 
     def _named(self, slow: Sequence[_Slow]) -> Verdict:
         worst = slow[0]
-        together = [one for one in slow if one.cost_seconds >= TOGETHER_SHARE * worst.cost_seconds]
-        node = self._slow_node({one.rank for one in slow})
+        together = [
+            suspect
+            for suspect in slow
+            if suspect.cost_seconds >= TOGETHER_SHARE * worst.cost_seconds
+        ]
+        node = self._slow_node({suspect.rank for suspect in slow})
         if node:
             return self._node(node, worst)
-        chain = self._whole_chain({one.rank for one in slow}, worst.rank)
+        chain = self._whole_chain({suspect.rank for suspect in slow}, worst.rank)
         if chain:
             return self._longer_batches(chain, worst)
-        ranks, num_ranks = [one.rank for one in together], len(self._steps[-1].ranks)
+        ranks, num_ranks = [suspect.rank for suspect in together], len(self._steps[-1].ranks)
         slow_ranks = (
             ranks if self._context.is_layout_known else worst.peers.similar([worst.suspect])
         )
@@ -137,7 +143,7 @@ class WholeJob:
     def _found(self, worst: _Slow, ranks: Sequence[str]) -> Verdict:
         alone = worst.peers.found([worst.suspect])
         share = worst.cost_seconds / self._step_seconds
-        # when another stage is nearly as long, how much of it shows depends on who waits when
+        # if another stage is nearly as long, the exact cost depends on the order of waits
         is_exact = worst.cost_seconds >= _ALL * worst.suspect.excess_seconds
         num_peers = len(worst.peers.ranks) - 1
         text = sentences.FOUND_AMONG_PEERS(
@@ -164,7 +170,7 @@ class WholeJob:
         return f" in pipeline stage {stage + 1} of {self._division.num_stages}"
 
     def _slow_node(self, slow: Collection[str]) -> str:
-        """The one node of all that are slow, if most of its ranks are that have peers elsewhere."""
+        """The node of all slow ranks, if most of its ranks with peers on other nodes are slow."""
         nodes = self._division.nodes
         of_slow = {nodes.get(rank, "") for rank in slow}
         node = of_slow.pop() if len(of_slow) == 1 else ""
@@ -193,9 +199,9 @@ class WholeJob:
         )
 
     def _whole_chain(self, slow: Collection[str], rank: str) -> list[str]:
-        """Ranks of its pipeline, if all stages of it are slow: what they were given is longer."""
+        """All ranks of the pipeline of ``rank``; [] unless all are slow, by longer batches."""
         chains = self._division.chains
-        chain = [other for other, of in chains.items() if of == chains.get(rank)]
+        chain = [other for other, name in chains.items() if name == chains.get(rank)]
         return chain if len(chain) > 1 and set(chain) <= set(slow) else []
 
     def _longer_batches(self, chain: Sequence[str], worst: _Slow) -> Verdict:
@@ -204,23 +210,23 @@ class WholeJob:
         return self._nothing([Finding(BATCHES, text, worst.cost_seconds)])
 
     def _nothing(self, findings: Sequence[Finding]) -> Verdict:
-        """Clear of faults, unless an excess would have to be huge to be seen."""
+        """The verdict if no rank is slow: clear, unless only a huge excess would be visible."""
         num_alone = sum(len(cell) == 1 for cell in self._division.cells)
         limit = max((cell.reach_seconds() for cell in self._cells), default=0.0)
         words = {"share": percent(limit / self._step_seconds), "seconds": seconds_text(limit)}
         state: VerdictState = "insufficient evidence"
         if num_alone:
-            said = sentences.NO_PEERS(num_ranks=num_alone)
+            text = sentences.NO_PEERS(num_ranks=num_alone)
         elif limit > BLIND_SHARE * self._step_seconds:
-            said = sentences.TOO_NOISY(steps=span(self._steps), **words)
+            text = sentences.TOO_NOISY(steps=span(self._steps), **words)
         else:
-            state, said = "clear", sentences.NO_SLOW_PEER(**words)
+            state, text = "clear", sentences.NO_SLOW_PEER(**words)
         first = findings[0] if findings else Finding("", "", 0.0)
         return Verdict(
             "straggler",
             state,
             self._role,
-            " ".join([*(finding.text for finding in findings), said]),
+            " ".join([*(finding.text for finding in findings), text]),
             stage=first.stage,
             cause=first.word,
             step=self._steps[-1].step,

@@ -2,10 +2,9 @@
 
 On a host with more runnable threads than CPUs the duration of a step says little about a rank. Two
 counts still do: how often a rank waited least (it was last), and how often its training thread
-used most CPU time. Each is tested against equal ranks with a binomial tail. A rank that is last
-because of luck, or because it sleeps, does not use most CPU time, and that of page faults is not
-counted. A rank that computes more for
-the whole job, but is not last, delays nobody.
+used most CPU time. Each count is compared with equal ranks (binomial tail). A rank that is last by
+bad luck, or because it sleeps, does not use most CPU time. CPU time for page faults is not counted.
+A rank that computes more for the whole job, but is not last, delays no rank.
 """
 
 from __future__ import annotations
@@ -22,34 +21,37 @@ from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.judge.straggler.busy_host import without_faults
 from dfx_agent.judge.straggler.excess import middle_mean, others_median
 
-LOOK_SECONDS = 1.0  # luck lasts for less
-NUM_LOOKS = 48  # retained; an accusation needs at most all of them
+LOOK_SECONDS = 1.0  # shorter steps are merged, because bad luck lasts for less than this
+NUM_LOOKS = 48  # merged steps that are stored
 _WINDOWS = (48, 32, 20, 12)
 _NUM_LATEST = 5
-_MIN_EFFECT = 0.5  # of the excess of work: the others must have waited for it
+_MIN_EFFECT = 0.5  # share of the excess that the other ranks must have waited
 
 
 class _Limits(NamedTuple):
-    """``p_value`` of each witness, and of both; ``share``: work and CPU time beyond the others'.
+    """Thresholds of the two witnesses.
 
-    On a full host CPU time is the sharper witness, on a host with room the waits are: a strong one
-    makes up for a weaker one, but none is enough alone.
+    On a busy host CPU time is the stronger witness, otherwise the waits are. A strong witness
+    compensates for a weaker one, but none is enough alone.
     """
 
     p_value: float
+    """Largest chance of each witness."""
     p_both: float
+    """Largest product of both chances."""
     share: float
+    """Smallest excess of work and of CPU time, as a share."""
 
 
 _TO_ACCUSE = _Limits(1e-3, 1e-10, 0.10)
 _TO_STAY = _Limits(1e-1, 1e-4, 0.05)
-_MIN_CPU_SHARE = 0.02  # of a step: more CPU time than the others by less delays nobody
+_MIN_CPU_SHARE = 0.02  # share of a step; a smaller excess of CPU time delays no rank
 
 
 class Looks:
-    """The latest steps of the same ranks, those shorter than a second taken together.
+    """The latest steps of the same ranks. Steps below a second are merged ("looks").
 
-    Their CPU time is without that of page faults.
+    CPU time for page faults is removed.
     """
 
     def __init__(self) -> None:
@@ -61,11 +63,15 @@ class Looks:
         self._latest: Step | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Step]) -> Sequence[Step]:
+    def from_steps(cls, steps: Sequence[Step]) -> Sequence[Step]:
+        """The looks of these steps alone."""
         return cls().add(steps)
 
     def add(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """With those of ``steps`` (oldest first) that are new; a restart begins again."""
+        """Add the new ones of ``steps`` (oldest first).
+
+        Returns all looks. A restart clears them.
+        """
         if self._latest is not None and (not steps or steps[-1].step < self._latest.step):
             self._clear()
         for step in steps:
@@ -82,15 +88,18 @@ class Looks:
 
 
 class Testimony(NamedTuple):
-    """What both witnesses say about one rank over the latest ``num_looks``; seconds per step."""
+    """Evidence of both witnesses against one rank; seconds are per step."""
 
     rank: str
     num_looks: int
     num_last: int
+    """Looks in which the rank waited least."""
     num_busiest: int
+    """Looks in which it used most CPU time."""
     excess_seconds: float
     lost_seconds: float
     more_cpu_ratio: float
+    """CPU time beyond the median of the other ranks, as a share of it."""
 
 
 def testimonies(looks: Sequence[Step], named: Collection[str]) -> list[Testimony]:
@@ -99,7 +108,11 @@ def testimonies(looks: Sequence[Step], named: Collection[str]) -> list[Testimony
     ``looks``: steps of the same ranks, each of a second or more, oldest first. ``named``: ranks
     that are accused already and need less to stay accused.
     """
-    looks = [s for s in looks if all(of.busy_seconds is not None for of in s.ranks.values())]
+    looks = [
+        look
+        for look in looks
+        if all(rank_step.busy_seconds is not None for rank_step in look.ranks.values())
+    ]
     last = [min(look.ranks, key=lambda rank: look.ranks[rank].waited_seconds) for look in looks]
     busiest = [max(look.ranks, key=lambda rank: _cpu(look.ranks[rank])) for look in looks]
     found = [
@@ -113,7 +126,7 @@ def testimonies(looks: Sequence[Step], named: Collection[str]) -> list[Testimony
 def _testimony(
     looks: Sequence[Step], last: Sequence[str], busiest: Sequence[str], rank: str, *, is_named: bool
 ) -> Testimony | None:
-    """Of the longest window in which both witnesses name this rank, and it delays the others."""
+    """The testimony in the longest window in which both witnesses name the rank; else None."""
     limits = _TO_STAY if is_named else _TO_ACCUSE
     for num in _WINDOWS:
         if num > len(looks):
@@ -140,8 +153,10 @@ def p_value(count: int, num_looks: int, num_ranks: int) -> float:
 
 def _effect(looks: Sequence[Step], rank: str, num_last: int, num_busiest: int) -> Testimony:
     work = [work_excess(look, rank) for look in looks]
-    lost = [-_beyond({label: of.waited_seconds for label, of in s.ranks.items()}, rank)
-            for s in looks]  # fmt: skip
+    lost = [
+        -_beyond({label: rank_step.waited_seconds for label, rank_step in look.ranks.items()}, rank)
+        for look in looks
+    ]
     more = [_cpu_ratio(look, rank) for look in looks]
     return Testimony(
         rank, len(looks), num_last, num_busiest, middle_mean(work), middle_mean(lost), median(more)
@@ -149,10 +164,12 @@ def _effect(looks: Sequence[Step], rank: str, num_last: int, num_busiest: int) -
 
 
 def _is_large(testimony: Testimony, looks: Sequence[Step], limits: _Limits) -> bool:
-    """In the window as a whole, and lately: a rank that has recovered is not accused for long."""
+    """Whether the effect is large in the window and in the latest looks (not recovered)."""
     rank, latest = testimony.rank, looks[-_NUM_LATEST:]
-    step_seconds = median(of.wall_seconds for look in latest for of in look.ranks.values())
-    cpu = median(_beyond({r: _cpu(of) for r, of in look.ranks.items()}, rank) for look in latest)
+    step_seconds = median(
+        rank_step.wall_seconds for look in latest for rank_step in look.ranks.values()
+    )
+    cpu = median(_beyond(_cpu_by_rank(look), rank) for look in latest)
     lately = median(_cpu_ratio(look, rank) for look in latest)
     return (
         testimony.excess_seconds >= limits.share * step_seconds
@@ -163,18 +180,23 @@ def _is_large(testimony: Testimony, looks: Sequence[Step], limits: _Limits) -> b
 
 
 def work_excess(look: Step, rank: str) -> float:
-    """Seconds of work beyond the median of the others."""
-    return _beyond({label: of.work_seconds for label, of in look.ranks.items()}, rank)
+    """Work of a rank beyond the median of the other ranks, in seconds."""
+    work = {label: rank_step.work_seconds for label, rank_step in look.ranks.items()}
+    return _beyond(work, rank)
 
 
 def _cpu_ratio(look: Step, rank: str) -> float:
-    """CPU time beyond the median of the others, as a share of it; 0 where they use none."""
-    usual = others_median({label: _cpu(of) for label, of in look.ranks.items()}, rank)
+    """CPU time beyond the median of the other ranks, as a share of it; 0 if they use none."""
+    usual = others_median(_cpu_by_rank(look), rank)
     return _cpu(look.ranks[rank]) / usual - 1 if usual > 0 else 0.0
 
 
-def _cpu(of: RankStep) -> float:
-    return of.busy_seconds or 0.0
+def _cpu_by_rank(look: Step) -> dict[str, float]:
+    return {label: _cpu(rank_step) for label, rank_step in look.ranks.items()}
+
+
+def _cpu(rank_step: RankStep) -> float:
+    return rank_step.busy_seconds or 0.0
 
 
 def _beyond(seconds: Mapping[str, float], rank: str) -> float:

@@ -1,4 +1,4 @@
-"""What the work of a job itself brings about, and no rank: an uneven partition, uneven batches."""
+"""Finds causes of waits that are no fault of a rank: an uneven partition, uneven batches."""
 
 from __future__ import annotations
 
@@ -19,47 +19,50 @@ PARTITION, BATCHES = "partition", "batches"
 
 _LEAST_RATIO = 1.1
 _FEWEST_STEPS, _MOST_STEPS = 5, 20
-_MOST_OFTEN = 0.5  # of the steps, that the same ranks are longest: more is no matter of batches
-_ALIKE = 0.5  # correlation of the stages of a pipeline, of which all work on the same batches
+_MOST_OFTEN = 0.5  # share of steps; if the same ranks take longest more often, batches are no cause
+_LEAST_CORRELATION = 0.5  # of work with tokens, or of one pipeline stage with the one before
 _MARKED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Nobody's fault: ``word`` is stable, ``seconds`` are what an even share would save a step."""
+    """Uneven work that is no fault of a rank."""
 
     word: str
+    """Stable word; cause of the verdict."""
     text: str
     seconds: float
+    """What even work would save per step."""
     stage: str = ""
 
 
 class Workload:
-    """Seconds that each rank worked in each step, as far as it is sure that it worked.
+    """Certain work of each rank in each step, in seconds.
 
-    Where most work lies in marked stages, what is outside of all stages may be a wait that nobody
-    recorded.
+    If most work is in marked stages, time outside all stages may be an unrecorded wait and does not
+    count.
     """
 
     def __init__(self, steps: Sequence[Step], division: Division) -> None:
         self._steps = steps[-_MOST_STEPS:]
         self._division = division
-        rows = [of for step in steps[-_FEWEST_STEPS:] for of in step.ranks.values()]
-        worked = sum(of.work_seconds for of in rows)
+        rows = [rank_step for step in steps[-_FEWEST_STEPS:] for rank_step in step.ranks.values()]
+        worked = sum(rank_step.work_seconds for rank_step in rows)
         self.is_marked = sum(map(_in_stages, rows)) >= _MARKED * worked
 
     @cached_property
     def _table(self) -> dict[str, list[float]]:
-        """By rank, oldest step first; only made where it is asked: a plain job needs none."""
+        """Certain work by rank, oldest step first. Computed only if needed."""
         return {
             label: [self._sure(step.ranks[label]) for step in self._steps]
             for label in self._steps[-1].ranks
         }
 
     def cost_seconds(self, excess: Mapping[str, float], num_steps: int) -> dict[str, float]:
-        """How much of the excess of each of these ranks makes the newest steps longer.
+        """How much of the excess of each rank makes the latest steps longer.
 
-        Who works less than another stage in any case holds nobody up with a part of it.
+        Excess counts only as far as the rank works longer than all other ranks would without
+        excess.
         """
         lately = {label: middle_mean(row[-num_steps:]) for label, row in self._table.items()}
         others = max(
@@ -71,22 +74,22 @@ class Workload:
         }
 
     def sure_excess(self, excess_seconds: float, outside_seconds: float) -> float:
-        """Without what is outside of all stages, where that may be a wait."""
+        """The excess without time outside all stages, if that may be a wait."""
         return excess_seconds - max(0.0, outside_seconds) if self.is_marked else excess_seconds
 
     def findings(self, step_seconds: float) -> list[Finding]:
-        """Of those that cost a step enough, the dearest first."""
+        """Findings that cost at least 5 % of a step, the most expensive first."""
         least = SMALLEST_SHARE * step_seconds
-        found = [self._partition(least), self._batches(least)]
-        told = [finding for finding in found if finding is not None]
-        return sorted(told, key=lambda finding: -finding.seconds)
+        candidates = [self._partition(least), self._batches(least)]
+        found = [finding for finding in candidates if finding is not None]
+        return sorted(found, key=lambda finding: -finding.seconds)
 
-    def _sure(self, of: RankStep) -> float:
-        outside = of.parts.get(IDLE, 0.0) if self.is_marked else 0.0
-        return of.wall_seconds - of.waited_seconds - outside
+    def _sure(self, rank_step: RankStep) -> float:
+        outside = rank_step.parts.get(IDLE, 0.0) if self.is_marked else 0.0
+        return rank_step.wall_seconds - rank_step.waited_seconds - outside
 
     def _partition(self, least_seconds: float) -> Finding | None:
-        """One stage of the pipeline has more to do than the mean of all."""
+        """The finding on a pipeline stage with more work than the others, else None."""
         by_stage: dict[int, list[float]] = {}
         for label, stage in self._division.stages.items():
             by_stage.setdefault(stage, []).append(middle_mean(self._table[label]))
@@ -104,14 +107,14 @@ class Workload:
         return Finding(PARTITION, text, more, name)
 
     def _batches(self, least_seconds: float) -> Finding | None:
-        """Each step another rank is longest: what they were given differs, not they."""
-        has_tokens = all(of.num_tokens for of in self._steps[-1].ranks.values())
+        """The finding on uneven batches: in each step another rank takes longest. Else None."""
+        has_tokens = all(rank_step.num_tokens for rank_step in self._steps[-1].ranks.values())
         chains = self._division.chains
         if len(self._steps) < _FEWEST_STEPS or not (has_tokens or chains):
             return None
         longest, beyond = [], []
-        for at in range(len(self._steps)):
-            row = {label: seconds[at] for label, seconds in self._table.items()}
+        for index in range(len(self._steps)):
+            row = {label: seconds[index] for label, seconds in self._table.items()}
             longest.append(max(row, key=row.__getitem__))
             usual = max(median(map(row.__getitem__, cell)) for cell in self._division.cells)
             beyond.append(row[longest[-1]] - usual)
@@ -125,10 +128,10 @@ class Workload:
         return Finding(BATCHES, text, more)
 
     def _why_batches(self, *, has_tokens: bool) -> str:
-        """How it is known that it is the batches; "" where it is not."""
-        if has_tokens and self._by_tokens() >= _ALIKE:
+        """Why batches are the cause; "" if they are not."""
+        if has_tokens and self._by_tokens() >= _LEAST_CORRELATION:
             return "ranks with more tokens work longer"
-        if self._division.chains and self._by_stages() >= _ALIKE:
+        if self._division.chains and self._by_stages() >= _LEAST_CORRELATION:
             return "all stages that a batch passes take longer together"
         return ""
 
@@ -142,7 +145,7 @@ class Workload:
         return _correlation(pairs)
 
     def _by_stages(self) -> float:
-        """Of what a rank works beyond its peers with the same of the stage before its own."""
+        """Correlation of the excess of a rank with that of the stage before it."""
         own: dict[tuple[str, int], list[float]] = {}
         for cell in self._division.cells:
             columns = [
@@ -159,8 +162,8 @@ class Workload:
         return _correlation(pairs)
 
 
-def _in_stages(of: RankStep) -> float:
-    return sum(seconds for (kind, _), seconds in of.parts.items() if kind == "stage")
+def _in_stages(rank_step: RankStep) -> float:
+    return sum(seconds for (kind, _), seconds in rank_step.parts.items() if kind == "stage")
 
 
 def _apart(values: Sequence[float]) -> list[float]:
@@ -169,7 +172,7 @@ def _apart(values: Sequence[float]) -> list[float]:
 
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """0 where one of both does not vary."""
+    """Correlation coefficient; 0 if one of both does not vary."""
     if not pairs:
         return 0.0
     xs, ys = zip(*pairs, strict=True)

@@ -18,7 +18,7 @@ from bench.simulated_steps import (
 )
 from dfx_agent.facts.steps import IDLE, TRANSFER, Part, Step
 from dfx_agent.judge.straggler.comparable_ranks import Division
-from dfx_agent.judge.straggler.excess import num_alike, spreads
+from dfx_agent.judge.straggler.excess import num_on_level, spreads
 from dfx_agent.judge.straggler.judge import straggler_verdict
 from dfx_agent.snapshot import Verdict
 
@@ -78,7 +78,7 @@ def test_steps_before_a_rank_became_slow_do_not_make_its_amount_smaller(seed):
     ],
 )
 def test_one_level_is_what_chance_does_not_part(row, num):
-    assert num_alike(row, sigma=1.0) == num
+    assert num_on_level(row, sigma=1.0) == num
 
 
 def test_a_few_better_steps_do_not_end_a_verdict():
@@ -257,7 +257,7 @@ class TestTokens:
     def test_where_none_were_told_the_cause_says_so(self):
         verdict = after(5, Job(slow=slower(0, 1.3)))
         assert verdict.cause == "slower, tokens unknown"
-        assert "tokens are not known: the same work is assumed" in verdict.evidence
+        assert "tokens are unknown: equal work is assumed" in verdict.evidence
 
 
 class TestCauses:

@@ -145,7 +145,7 @@ def test_a_rank_that_computes_more_and_delays_nobody_is_not_named():
 
 def test_a_rank_that_is_last_and_computes_as_much_as_the_others_is_not_named():
     asleep = busy_steps(100, slow(1.0), sleeps=lambda _, rank: 0.5 * (rank == 1))
-    looks = Looks.of(asleep)
+    looks = Looks.from_steps(asleep)
     assert all(min(s.ranks, key=lambda r: s.ranks[r].waited_seconds) == "1" for s in looks[:5])
     assert witnessed(looks, ()) == []
 
@@ -180,7 +180,7 @@ def test_one_of_several_that_are_as_slow_is_not_singled_out_where_the_layout_is_
 
 def test_short_steps_are_looked_at_in_seconds():
     short = [replace(step, num_steps=1) for step in busy_steps(100, slow(1.5), share=1.0)]
-    looks = Looks.of(short)
+    looks = Looks.from_steps(short)
     seconds = [look.num_steps * look.ranks["0"].wall_seconds for look in looks]
     assert min(seconds) >= 1.0
     assert sum(look.num_steps for look in looks) <= 100
