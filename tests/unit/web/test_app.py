@@ -370,7 +370,7 @@ def test_ranks_that_are_asked_for(client):
     (row,) = client.get(f"/api/v1/runs/{RUN}/ranks?rank=actor/1").json()
     assert (row["role"], row["rank"]) == ("actor", "1")
     assert client.get(f"/api/v1/runs/{RUN}/ranks?rank=actor/99").json() == []
-    assert client.get(f"/api/v1/runs/{RUN}/ranks").status_code == 400
+    assert client.get(f"/api/v1/runs/{RUN}/ranks").status_code == 422
     assert client.get("/api/v1/runs/other/ranks?rank=actor/1").status_code == 404
 
 
