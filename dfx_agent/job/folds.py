@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dfx_agent import __version__
@@ -18,17 +17,18 @@ from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.hub.clocks import NodeClock
+from dfx_agent.hub.reporting_nodes import ReportingNodes
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_job import HubJob
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
+from dfx_agent.job.same_job import is_other_job, rendezvous_of
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,
     RunRow,
     ScalarHistory,
-    SegmentProblem,
     SignalHistory,
     SignalState,
     Snapshot,
@@ -41,7 +41,7 @@ _COSTS_APART = 12  # of many ranks a look is long: one takes so much of the time
 _MOST_APART_NS = 15 * 10**9  # what is shown is no older, whatever a look takes
 _FORGET_SECONDS = 3600.0
 
-MAX_JOBS, MAX_NODES = 256, 10_240
+MAX_JOBS = 256
 
 
 class Seated(NamedTuple):
@@ -57,19 +57,6 @@ class Seated(NamedTuple):
     apart_seconds: float
 
 
-@dataclass
-class NodeCounts:
-    """Documents of one node since this hub began: taken, and refused with the newest reason."""
-
-    num_taken: int = 0
-    num_refused: int = 0
-    problem: str = ""
-
-    def told_of(self, node: str) -> str:
-        """What was refused of it, for people."""
-        return f"{self.num_refused} refused of what {node} tells, the last: {self.problem}"
-
-
 class JobFolds:
     """Everything that nodes have told. Called from any thread.
 
@@ -77,13 +64,10 @@ class JobFolds:
     """
 
     def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
-        self.counts: dict[str, NodeCounts] = {}
+        self.nodes = ReportingNodes()
         self._critical = critical
         self._faults = Faults()
-        self._clocks: dict[str, NodeClock] = {}
-        self._idle: dict[str, int] = {}  # node without a run -> when it was heard, monotonic ns
         self._launched: dict[str, Launched] = {}  # by node
-        self._heard: dict[str, int] = {}
         self._assigned: dict[tuple[str, str], HubJob] = {}  # by node, and by the name of a run
         self._jobs: list[HubJob] = []
         self._lock = threading.Lock()
@@ -113,17 +97,10 @@ class JobFolds:
                 facts = loaded(document)
                 is_whole = self._take(facts, here_ns, here_seconds)
             except ValueError as error:
-                counts = self._counts_of(node or "an unknown node")
-                counts.num_refused, counts.problem = counts.num_refused + 1, str(error)
+                self.nodes.refuse(node or "an unknown node", str(error))
                 raise
-            self._counts_of(facts.node).num_taken += 1
+            self.nodes.accept(facts.node)
             return is_whole
-
-    def _counts_of(self, node: str) -> NodeCounts:
-        """Names that are one too many share their counts."""
-        if node not in self.counts and len(self.counts) >= 2 * MAX_NODES:
-            node = "other nodes"
-        return self.counts.setdefault(node, NodeCounts())
 
     def called(self, node: str, run: str) -> str:
         """The name of the job that this run of a node is part of."""
@@ -227,26 +204,22 @@ class JobFolds:
         return found
 
     def _take(self, facts: RunFacts, here_ns: int, here_seconds: float) -> bool:
-        if facts.node not in self._heard and len(self._heard) >= MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES:,} nodes report to this hub: start another one")
-        clock = self._clocks.setdefault(facts.node, NodeClock())
-        clock.see(facts.boot, facts.now_ns, here_ns)
-        self._heard[facts.node] = here_ns
+        clock = self.nodes.receive(facts, here_ns)
         if not facts.run:
-            self._idle[facts.node] = here_ns
-            self._take_launch(facts, here_ns, here_seconds)
+            self._take_launch(facts, clock, here_ns, here_seconds)
             return True
-        self._idle.pop(facts.node, None)
         known = self._launched.get(facts.node)
         if known is not None and known.launch.run == facts.run:
             del self._launched[facts.node]  # it has begun
         fold = self._job_of(facts).fold
         return fold.take(facts.node, facts, clock, here_ns, here_seconds)
 
-    def _take_launch(self, facts: RunFacts, here_ns: int, here_seconds: float) -> None:
+    def _take_launch(
+        self, facts: RunFacts, clock: NodeClock, here_ns: int, here_seconds: float
+    ) -> None:
         self._launched.pop(facts.node, None)
         if facts.launch is not None and not facts.is_last:
-            since_ns = facts.launch.begin_ns + self._clocks[facts.node].shift_ns
+            since_ns = facts.launch.begin_ns + clock.shift_ns
             since_seconds = here_seconds - (here_ns - since_ns) / 1e9
             launched = Launched(facts.node, facts.launch, since_ns, since_seconds)
             self._launched[facts.node] = launched
@@ -254,7 +227,9 @@ class JobFolds:
     def _place_launched(self, here_ns: int) -> None:
         """With the job of that name of which nobody is here; it is begun where there is none."""
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
-        fresh = [each for node, each in self._launched.items() if self._heard[node] >= old_ns]
+        fresh = [
+            each for node, each in self._launched.items() if self.nodes.received_ns(node) >= old_ns
+        ]
         self._launched = {each.node: each for each in fresh}
         for job in self._jobs:
             job.fold.launched = ()
@@ -277,14 +252,14 @@ class JobFolds:
         """Its node's, unless it has begun to meet elsewhere; else one that meets where it does."""
         key, told = (facts.node, facts.run), facts.seats
         mine = self._assigned.get(key)
-        if mine in self._jobs and not _is_apart(told, _seats(mine, facts.node)):
+        if mine in self._jobs and not is_other_job(told, _seats(mine, facts.node)):
             return mine
         same = [job for job in self._jobs if job.fold.name == facts.run and job is not mine]
-        job = next((job for job in same if not _is_apart(told, _seats(job))), None)
+        job = next((job for job in same if not is_other_job(told, _seats(job))), None)
         if job is None and len(self._jobs) >= MAX_JOBS:
             raise ValueError(f"more than {MAX_JOBS} jobs report to this hub: start another one")
         if job is None:
-            apart = f"{facts.run} ({_rendezvous(told) or facts.node})"
+            apart = f"{facts.run} ({rendezvous_of(told) or facts.node})"
             is_free = mine is None and all(job.fold.run != facts.run for job in same)
             is_plain = is_free and facts.called != apart  # so did the hub before this one
             job = self._begun(facts.run, facts.run if is_plain else apart)
@@ -299,7 +274,7 @@ class JobFolds:
         self._place_launched(here_ns)
         for job in self._jobs:
             job.fold.at(here_ns, here_seconds)
-            job.fold.idle_nodes = frozenset(self._idle)
+            job.fold.idle_nodes = self.nodes.idle
             with self._faults.guard("rendering", job.fold.run, "row"):
                 rows.append(job.row())
         rows.sort(key=lambda row: row.begin_seconds)
@@ -310,7 +285,7 @@ class JobFolds:
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
         for job in self._jobs:
             for node, known in list(job.fold.nodes.items()):
-                if known.heard_ns < old_ns <= self._heard.get(node, 0):
+                if known.heard_ns < old_ns <= self.nodes.received_ns(node):
                     job.fold.let_go(node)
         forgotten_ns = here_ns - int(_FORGET_SECONDS * 1e9)
         self._jobs = [
@@ -319,25 +294,18 @@ class JobFolds:
             if job.fold.launched
             or any(known.heard_ns >= forgotten_ns for known in job.fold.nodes.values())
         ]
-        self._idle = {node: ns for node, ns in self._idle.items() if ns >= old_ns}
-        for node in [node for node, ns in self._heard.items() if ns < forgotten_ns]:
-            del self._heard[node], self._clocks[node]
+        self.nodes.remove_older(idle_ns=old_ns, received_ns=forgotten_ns)
         jobs = set(map(id, self._jobs))
         self._assigned = {key: job for key, job in self._assigned.items() if id(job) in jobs}
 
     def _agent_row(self, runs: Sequence[RunRow], here_seconds: float) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
-        problems = (
-            SegmentProblem(node, "facts", counts.told_of(node))
-            for node, counts in self.counts.items()
-            if counts.num_refused
-        )
         return AgentRow(
             version=__version__,
             pid=os.getpid(),
             node=socket.gethostname(),
             begin_seconds=self._begin_seconds,
-            num_polls=sum(counts.num_taken for counts in self.counts.values()),
+            num_polls=self.nodes.num_documents,
             poll_elapsed_seconds=0.0,
             num_segments=sum(rank.state in ("live", "unknown") for rank in ranks),
             num_records=sum(rank.num_records for rank in ranks),
@@ -345,7 +313,7 @@ class JobFolds:
             num_reaped_segments=0,
             num_exporter_errors=0,
             other_agent_pid=None,
-            problems=tuple(problems),
+            problems=tuple(self.nodes.problems()),
             detector=JobJudge.parameters,
             read_seconds=here_seconds,
             faults=self._faults.rows(""),
@@ -357,25 +325,3 @@ def _seats(job: HubJob, node: str = "") -> list[Seat]:
     """Of one node, or of all."""
     nodes = [known for name, known in job.fold.nodes.items() if node in {"", name}]
     return [seat for known in nodes for seat in known.seats]
-
-
-def _is_apart(told: Iterable[Seat], known: Iterable[Seat]) -> bool:
-    """Whether ranks of one role and attempt meet at other places: it is another job."""
-    return any(
-        places.isdisjoint(others[key])
-        for others in [_places(known)]
-        for key, places in _places(told).items()
-        if key in others
-    )
-
-
-def _places(seats: Iterable[Seat]) -> dict[tuple[str, int], set[str]]:
-    found: dict[tuple[str, int], set[str]] = {}
-    for seat in seats:
-        if seat.rendezvous:
-            found.setdefault((seat.role, seat.attempt), set()).add(seat.rendezvous)
-    return found
-
-
-def _rendezvous(seats: Iterable[Seat]) -> str:
-    return next((seat.rendezvous.partition("@")[0] for seat in seats if seat.rendezvous), "")

@@ -10,6 +10,7 @@ from dfx_agent.commands.hub import node_timelines
 from dfx_agent.commands.serve import span_segments, span_traces
 from dfx_agent.exporters.otel import session
 from dfx_agent.facts import bounds
+from dfx_agent.hub import reporting_nodes
 from dfx_agent.job import folds
 from dfx_agent.judge import words
 from dfx_agent.node.collectives import matching
@@ -36,7 +37,7 @@ ROWS = {
     ),
     "number": f"{bounds.MAX_NUMBER.bit_length() - 1} bits",
     "jobs of a hub": f"{folds.MAX_JOBS}",
-    "nodes of a hub": f"{folds.MAX_NODES:,}",
+    "nodes of a hub": f"{reporting_nodes.MAX_NODES:,}",
     "agents of a hub": f"{intake.MAX_AGENTS:,}",
     "requests that wait at a hub": f"{endpoint._WAITING:,}",
     "spans in a request": f"{spans.MAX_SPANS:,}",

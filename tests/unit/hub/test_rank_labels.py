@@ -89,4 +89,4 @@ def test_whose_documents_are_refused_is_named():
     with pytest.raises(ValueError, match="it is not JSON"):
         hub.folds.receive(b"?", "node-b")
     (problem,) = hub.folds.snapshot().agent.problems
-    assert problem.message.startswith("1 refused of what node-b tells, the last: ")
+    assert problem.message.startswith("documents of node-b that were refused: 1, the last: ")

@@ -14,6 +14,7 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.hub import reporting_nodes
 from dfx_agent.job import folds as module
 from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.folds import JobFolds
@@ -48,7 +49,7 @@ def test_a_job_more_is_refused_and_named(monkeypatch):
 
 
 def test_a_node_more_is_refused_until_another_one_is_forgotten(monkeypatch):
-    monkeypatch.setattr(module, "MAX_NODES", 2)
+    monkeypatch.setattr(reporting_nodes, "MAX_NODES", 2)
     folds = JobFolds()
     for node in ("node-a", "node-b"):
         receive(folds, node=node)
@@ -59,13 +60,13 @@ def test_a_node_more_is_refused_until_another_one_is_forgotten(monkeypatch):
 
 
 def test_refusals_under_many_names_share_their_counts(monkeypatch):
-    monkeypatch.setattr(module, "MAX_NODES", 2)
+    monkeypatch.setattr(reporting_nodes, "MAX_NODES", 2)
     folds = JobFolds()
     for number in range(20):
         with pytest.raises(ValueError, match="it is not JSON"):
             folds.receive(b"", f"node-{number}")
-    assert len(folds.counts) == 5
-    assert folds.counts["other nodes"].num_refused == 16
+    assert len(folds.nodes.counts) == 5
+    assert folds.nodes.counts["other nodes"].num_refused == 16
 
 
 def test_processes_that_several_documents_add_up_to_are_bounded():

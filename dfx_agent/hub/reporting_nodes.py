@@ -1,0 +1,88 @@
+"""Nodes that send documents to a hub: their clocks, last reports, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dfx_agent.facts.run import RunFacts
+from dfx_agent.hub.clocks import NodeClock
+from dfx_agent.snapshot import SegmentProblem
+
+MAX_NODES = 10_240
+
+
+@dataclass
+class NodeCounts:
+    """Documents of one node since this hub began: accepted, and refused with the latest reason."""
+
+    num_taken: int = 0
+    num_refused: int = 0
+    problem: str = ""
+
+
+class ReportingNodes:
+    """``receive`` every document that can be read; all instants are of this host, monotonic."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, NodeCounts] = {}
+        self._clocks: dict[str, NodeClock] = {}
+        self._received_ns: dict[str, int] = {}
+        self._idle_ns: dict[str, int] = {}
+
+    def receive(self, facts: RunFacts, here_ns: int) -> NodeClock:
+        """The clock of its node. Raises: ValueError in one line where there are too many nodes."""
+        node = facts.node
+        if node not in self._received_ns and len(self._received_ns) >= MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES:,} nodes report to this hub: start another one")
+        clock = self._clocks.setdefault(node, NodeClock())
+        clock.see(facts.boot, facts.now_ns, here_ns)
+        self._received_ns[node] = here_ns
+        if facts.run:
+            self._idle_ns.pop(node, None)
+        else:
+            self._idle_ns[node] = here_ns
+        return clock
+
+    def accept(self, node: str) -> None:
+        """A document of it was used."""
+        self._counts_of(node).num_taken += 1
+
+    def refuse(self, node: str, reason: str) -> None:
+        """A document of it was not."""
+        counts = self._counts_of(node)
+        counts.num_refused, counts.problem = counts.num_refused + 1, reason
+
+    def received_ns(self, node: str) -> int:
+        """When its latest document arrived; 0 for a node that is not known."""
+        return self._received_ns.get(node, 0)
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """Nodes that report that they have no run."""
+        return frozenset(self._idle_ns)
+
+    @property
+    def num_documents(self) -> int:
+        """How many were accepted."""
+        return sum(counts.num_taken for counts in self.counts.values())
+
+    def problems(self) -> Iterator[SegmentProblem]:
+        """Nodes of which something was refused."""
+        for node, counts in self.counts.items():
+            if counts.num_refused:
+                num = counts.num_refused
+                text = f"documents of {node} that were refused: {num}, the last: {counts.problem}"
+                yield SegmentProblem(node, "facts", text)
+
+    def remove_older(self, idle_ns: int, received_ns: int) -> None:
+        """Nodes that were idle last before, and those that reported last before."""
+        self._idle_ns = {node: ns for node, ns in self._idle_ns.items() if ns >= idle_ns}
+        for node in [node for node, ns in self._received_ns.items() if ns < received_ns]:
+            del self._received_ns[node], self._clocks[node]
+
+    def _counts_of(self, node: str) -> NodeCounts:
+        """Names that are one too many share their counts."""
+        if node not in self.counts and len(self.counts) >= 2 * MAX_NODES:
+            node = "other nodes"
+        return self.counts.setdefault(node, NodeCounts())

@@ -1,0 +1,31 @@
+"""Which processes of one run name belong to one job: those whose ranks meet at one address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dfx_agent.facts.seat import Seat
+
+
+def is_other_job(reported: Iterable[Seat], known: Iterable[Seat]) -> bool:
+    """Whether ranks of one role and attempt meet at other addresses than the known ones."""
+    known_addresses = _addresses(known)
+    return any(
+        addresses.isdisjoint(known_addresses[key])
+        for key, addresses in _addresses(reported).items()
+        if key in known_addresses
+    )
+
+
+def rendezvous_of(seats: Iterable[Seat]) -> str:
+    """The address at which they meet; "" where that is unknown."""
+    return next((seat.rendezvous.partition("@")[0] for seat in seats if seat.rendezvous), "")
+
+
+def _addresses(seats: Iterable[Seat]) -> dict[tuple[str, int], set[str]]:
+    """(role, attempt) -> where its ranks meet."""
+    found: dict[tuple[str, int], set[str]] = {}
+    for seat in seats:
+        if seat.rendezvous:
+            found.setdefault((seat.role, seat.attempt), set()).add(seat.rendezvous)
+    return found
