@@ -38,6 +38,7 @@ from dfx_agent.snapshot.document import Document
 from dfx_agent.web import runbook
 from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.web.compression import Compression
+from dfx_agent.web.heatmap import Heatmap, Measure, heatmap
 from dfx_agent.web.stream import ViewStream
 from dfx_agent.web.targets import TargetGroup, target_groups
 from dfx_agent.web.timeline import MAX_RANKS, TimelineQuery, ranks_named, timeline_page
@@ -94,7 +95,7 @@ def create_app(
     app.add_exception_handler(BlindError, _blind)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
-    for api in (_verdicts_api, _timeline_api, _signals_api):
+    for api in (_verdicts_api, _timeline_api, _signals_api, _heatmap_api):
         app.include_router(api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_ranks_api(source, full_rows), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
@@ -228,6 +229,22 @@ def _signals_api(source: Source) -> APIRouter:
             raise HTTPException(403, "only the agent's own page, or a client without one, may ask")
         with _known_run(run):
             source.reset_signals(run)
+
+    return router
+
+
+def _heatmap_api(source: Source) -> APIRouter:
+    router = APIRouter()
+    encode = Document[Heatmap](Heatmap).dumped
+
+    @router.get("/runs/{run:path}/heatmap", response_model=Heatmap, responses=_UNKNOWN_RUN)
+    def ranks_by_steps(
+        run: str, measure: Measure = "active", role: str = "", after: int = -1
+    ) -> Response:
+        """One number for each rank in each closed step; steps up to `after` are left out."""
+        with _known_run(run):
+            row = {known.run: known for known in source.snapshot().runs}[run]
+        return _answer(encode(heatmap(row, role, measure, after)))
 
     return router
 

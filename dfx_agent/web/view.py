@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 
+from dfx_agent.catalogue.native.meaning import keys_by_signal
 from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.snapshot import (
     AgentRow,
@@ -184,6 +185,8 @@ class ViewedRun:
     part: str = ""
     step_origin: str = ""
     work_lines: tuple[str, ...] = ()
+    meant_keys: Mapping[str, str] = field(default_factory=dict)
+    """Signal -> the key that means it, of those that no file of the catalogue names."""
     wall: Wall = field(default_factory=Wall)
     """Columns in the order of ``places``."""
 
@@ -257,6 +260,7 @@ class Viewer:
             part=run.part,
             step_origin=run.step_origin,
             work_lines=work_lines(run),
+            meant_keys=_meant_keys(run.scalars),
             wall=wall_of(run, cells),
         )
 
@@ -380,6 +384,11 @@ def _sums(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _add(sums: dict[str, float], parts: Mapping[str, float], share: float) -> None:
     for part, seconds in parts.items():
         sums[part] = sums.get(part, 0.0) + share * seconds
+
+
+def _meant_keys(scalars: Iterable[ScalarRow]) -> dict[str, str]:
+    found = keys_by_signal(row.key for row in scalars if row.metric is None)
+    return {signal: keys[0] for signal, keys in found.items()}
 
 
 def _overhead(rank: RankRow) -> float:

@@ -116,3 +116,33 @@ def test_a_tab_that_nobody_sees_has_no_stream(open_page):
         page.evaluate(hide, arg=False)
         poll(page, "step => document.getElementById('fact-step').textContent !== step", shown)
         assert len(channels) == 1
+
+
+DRAWN = """() => {
+  const canvas = document.getElementById("heatmap-canvas");
+  const { data } = canvas.getContext("2d").getImageData(70, 2, canvas.width - 80, 400);
+  const colors = new Set();
+  for (let at = 0; at < data.length; at += 4) colors.add(data.slice(at, at + 3).join());
+  return colors.size;
+}"""
+
+
+def test_a_cell_of_the_heatmap_opens_its_rank_and_step(open_page, artifacts, source):
+    with serve(source) as server:
+        page = open_page(f"{server.url}/?#view=ranks")
+        poll(page, "document.getElementById('heatmap-note').textContent !== ''")
+        assert page.inner_text("#heatmap-note") == "actor · 1,024 ranks, 4 steps"
+        assert page.evaluate(DRAWN) > 3
+        page.focus("#heatmap-canvas")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowDown")
+        assert page.inner_text("#heatmap-says").startswith("actor rank 1, step 3: active ")
+        page.screenshot(path=artifacts / "page-1024-heatmap.png", full_page=True)
+        page.keyboard.press("Enter")
+        poll(page, "document.querySelector(\"#rank-rows tr[data-rank='actor/1'].marked\") !== null")
+        assert "rank=actor%2F1&step=3" in page.url
+        page.select_option("#heatmap-measure", "tokens")
+        page.select_option("#heatmap-order", "value")
+        page.focus("#heatmap-canvas")
+        page.keyboard.press("ArrowUp")
+        poll(page, "document.getElementById('heatmap-says').textContent.includes('rank 1023')")

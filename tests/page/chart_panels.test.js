@@ -24,3 +24,11 @@ test("only means, and four curves at most", () => {
   const rows = [1, 2, 3, 4, 5].map((n) => row(`r${n}`, "dfx_reward"));
   assert.deepEqual(rowsFor(reward, [row("m", "dfx_reward", "max"), ...rows]), rows.slice(0, 4));
 });
+
+test("a plain name that no framework has is the curve that it means, after those that have one", () => {
+  const rows = [row("entropy"), row("reward"), row("kl")];
+  const meant = { reward: "reward", entropy: "entropy", policy_kl: "kl" };
+  const shown = (scalars) => panelsFor(scalars, meant).map((panel) => rowsFor(panel, scalars, meant).map((r) => r.key));
+  assert.deepEqual(shown(rows), [["reward"], ["kl"], ["entropy"], []]);
+  assert.deepEqual(shown([...rows, row("critic/rewards/mean", "dfx_reward")])[0], ["critic/rewards/mean"]);
+});

@@ -53,6 +53,8 @@ test("a suspicion has its bar, unless an incident of its kind is shown", () => {
   assert.deepEqual(line.bar, { seconds: 64, limitSeconds: 300 });
   const both = run({ verdicts: [hang], incidents: [incident({ kind: "hang" })] });
   assert.deepEqual(lines.suspicionLines(both, 100), []);
+  const crash = run({ verdicts: [hang], incidents: [incident({ kind: "crash", severity: "critical" })] });
+  assert.deepEqual(lines.suspicionLines(crash, 100), [], "what is certain comes first");
   const early = { ...unsure("straggler"), action: "", suspicion: null };
   assert.deepEqual(lines.suspicionLines(run({ verdicts: [early] }), 100), []);
 });

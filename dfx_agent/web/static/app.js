@@ -12,6 +12,7 @@ import { EventLoopPanel } from "./event_loops.js";
 import { Feed } from "./feed.js";
 import { count, duration } from "./format.js";
 import { Header, stepNow } from "./header.js";
+import { HeatmapPanel } from "./heatmap.js";
 import { HealthPanel } from "./health.js";
 import { Histories } from "./histories.js";
 import { chatText } from "./incident_lines.js";
@@ -54,6 +55,7 @@ class Page {
     this.memory = new MemoryPanel();
     this.eventLoops = new EventLoopPanel();
     this.health = new HealthPanel();
+    this.heatmap = new HeatmapPanel((rank, step) => this.openCell(rank, step));
     this.legend = new Legend();
     this.steps = new StepBars();
     this.charts = new Charts();
@@ -120,6 +122,14 @@ class Page {
     this.named = ""; // scrolled to again, also if it is the same
   }
 
+  /** A cell of the heatmap was chosen: its rank in full, its step in the address. */
+  openCell(rank, step) {
+    this.address.set({ rank, step: String(step) });
+    this.marked = rank;
+    this.named = "";
+    this.show(this.feed.snapshot);
+  }
+
   async copy(incident) {
     const [rank] = incident.ranks;
     const place = rank === undefined ? {} : { rank: `${incident.role}/${rank}` };
@@ -168,6 +178,7 @@ class Page {
     this.legend.update(run);
     this.steps.update(run);
     this.timeline.update(run, snapshot.agent.nodes);
+    this.heatmap.update(run, ["ranks", "timeline"].includes(this.address.now.view));
     this.histories.update(run);
     const charted = this.charts.update(run, this.histories);
     this.scalars.update(run, this.histories, charted);
@@ -207,6 +218,7 @@ class Page {
     this.collectives.repaint();
     this.pipeline.repaint();
     this.health.repaint();
+    this.heatmap.repaint();
     this.legend.repaint();
     this.steps.repaint();
     this.timeline.isDirty = true;

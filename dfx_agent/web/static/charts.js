@@ -40,7 +40,7 @@ export class Charts {
 
   /** Returns the native keys that the charts show. */
   update(run, histories) {
-    const panels = panelsFor(run.scalars);
+    const panels = panelsFor(run.scalars, run.meant_keys);
     if (panels !== this.panels) {
       this.panels = panels;
       this.charts = panels.map((panel) => new Chart(panel));
@@ -55,6 +55,7 @@ class Chart {
   constructor(panel) {
     this.panel = panel;
     this.unit = element("span", "quiet");
+    this.key = element("code", "chart-key quiet");
     this.values = element("div", "chart-values");
     this.box = element("div", "plot");
     this.message = element("p", "absent quiet");
@@ -64,6 +65,7 @@ class Chart {
       {},
       element("h2", "", { textContent: panel.title }),
       this.unit,
+      this.key,
     );
     this.node = element("article", "card chart", {}, head, this.values, this.box, this.message);
     this.node.setAttribute("aria-label", panel.title);
@@ -72,7 +74,7 @@ class Chart {
   }
 
   update(run, histories) {
-    const rows = rowsFor(this.panel, run.scalars);
+    const rows = rowsFor(this.panel, run.scalars, run.meant_keys);
     this.series = rows.map((row, index) => ({
       key: row.key,
       name: rows.length > 1 ? (SHORT_NAMES.get(row.metric ?? row.key) ?? row.key) : row.key,
@@ -93,6 +95,8 @@ class Chart {
     const units = new Set(this.series.map((s) => unitText(s.history.unit)));
     units.delete(this.panel.title.toLowerCase());
     setText(this.unit, [...units].join(", "));
+    setText(this.key, this.series.length === 1 ? this.series[0].key : "");
+    this.key.title = this.key.textContent;
     this.values.replaceChildren(
       ...this.series.map((s) => {
         const value = s.history.values.at(-1) ?? null;

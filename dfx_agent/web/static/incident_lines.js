@@ -120,6 +120,8 @@ export function lostHours(run, incident, now) {
 /** What is not certain yet: whom it may be about, with the time until it is called found. */
 export function suspicionLines(run, now) {
   const kinds = new Set(run.incidents.map((incident) => incident.kind));
+  // what is certain and critical explains the others, or comes first
+  if (run.incidents.some(({ state, severity }) => state === "found" && severity === "critical")) return [];
   return run.verdicts
     .filter((verdict) => verdict.state === "insufficient evidence" && !kinds.has(verdict.kind))
     .filter((verdict) => verdict.suspicion || verdict.action)

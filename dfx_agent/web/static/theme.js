@@ -1,6 +1,8 @@
 // The colours of style.css for those who draw on a canvas; follows light and dark.
 
-const NAMES = ["text", "quiet", "line", "surface", "idle", "hatch", "bad", "warn", "accent"];
+const NAMES = [
+  "text", "quiet", "line", "surface", "idle", "hatch", "bad", "warn", "accent", "less", "more", "much",
+];
 const media = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set();
 let colors = null;
@@ -24,3 +26,8 @@ media.addEventListener("change", () => {
   colors = null;
   for (const listener of listeners) listener();
 });
+
+/** "#1f6fb8" -> [31, 111, 184]. */
+export function parseColor(text) {
+  return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+}

@@ -177,3 +177,12 @@ def test_a_full_device_is_what_counts_of_memory_and_the_host_where_there_is_none
         for row, known in zip(run.ranks, (3e9, 6e9), strict=True)
     ]
     assert wall_of(replace(run, ranks=tuple(hosts)), {}).memory == (0.5, 1)
+
+
+def test_a_plain_key_is_told_with_the_signal_that_it_means():
+    (run,) = snapshot_of(1).runs
+    named = replace(run.scalars[0], key="actor/entropy", metric="dfx_actor_entropy_nats")
+    plain = tuple(replace(named, key=key, metric=None) for key in ("entropy", "mean_reward", "x"))
+    snapshot = snapshot_of(1, scalars=(named, *plain))
+    (seen,) = Viewer(Look()).view(snapshot).runs
+    assert seen.meant_keys == {"entropy": "entropy", "reward": "mean_reward"}

@@ -1,0 +1,93 @@
+// Values of ranks in steps: fetched a few steps at a time, remembered as they pass.
+
+import { getJson } from "./feed.js";
+
+export const MAX_STEPS = 500;
+const MIN_FETCH_MS = 1000;
+const RETRY_MS = 3000;
+
+/** {ranks, steps, values}: `values` has a row of every step, a column of every rank. */
+export class HeatmapData {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.reset("", "");
+  }
+
+  reset(run, measure) {
+    this.run = run;
+    this.measure = measure;
+    this.role = "";
+    this.ranks = [];
+    this.steps = [];
+    this.values = [];
+    this.isFetching = false;
+    this.nextMs = -Infinity;
+  }
+
+  /** Asks for steps that have closed since. */
+  update(run, measure) {
+    if (run.run !== this.run || measure !== this.measure) this.reset(run.run, measure);
+    if (this.isFetching || performance.now() < this.nextMs || !this.hasNews(run)) return;
+    this.fetch();
+  }
+
+  hasNews(run) {
+    const newest = this.steps.at(-1) ?? -1;
+    return run.steps.some((row) => (!this.role || row.role === this.role) && row.step > newest);
+  }
+
+  async fetch() {
+    this.isFetching = true;
+    const { run, measure } = this;
+    const query = new URLSearchParams({ measure, role: this.role, after: String(this.steps.at(-1) ?? -1) });
+    try {
+      const found = await getJson(`api/v1/runs/${encodeURIComponent(run)}/heatmap?${query}`);
+      if (run !== this.run || measure !== this.measure) return;
+      this.nextMs = performance.now() + MIN_FETCH_MS;
+      this.store(found);
+    } catch {
+      this.nextMs = performance.now() + RETRY_MS;
+      return;
+    } finally {
+      this.isFetching = false;
+    }
+    this.onChange();
+  }
+
+  /** Ranks may come and go: the newest answer says which there are. */
+  store({ role, ranks, steps, values }) {
+    if (ranks.join() !== this.ranks.join()) {
+      const places = ranks.map((rank) => this.ranks.indexOf(rank));
+      this.values = this.values.map((row) => places.map((place) => row[place] ?? null));
+    }
+    this.role = role;
+    this.ranks = ranks;
+    this.steps = [...this.steps, ...steps].slice(-MAX_STEPS);
+    this.values = [...this.values, ...values].slice(-MAX_STEPS);
+  }
+}
+
+/** The order of ranks as indices: as they are, or the largest mean over the steps first. Pure. */
+export function orderOf(values, numRanks, isByValue) {
+  const order = Array.from({ length: numRanks }, (_, index) => index);
+  if (!isByValue) return order;
+  const means = order.map((rank) => meanOf(values.map((row) => row[rank])));
+  return order.sort((a, b) => means[b] - means[a]);
+}
+
+function meanOf(values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : -Infinity;
+}
+
+/**
+ * -1 to 1 for each value of a step: against its median for work and tokens, where half as much again
+ * is full; 0 to 1 of the largest value on show for waits. null stays null. Pure.
+ */
+export function shadesOf(row, isTwoSided, most) {
+  if (!isTwoSided) return row.map((value) => (value === null ? null : most > 0 ? value / most : 0));
+  const known = row.filter((value) => value !== null).sort((a, b) => a - b);
+  const middle = known[known.length >> 1];
+  if (!middle) return row.map((value) => (value === null ? null : 0));
+  return row.map((value) => (value === null ? null : Math.max(-1, Math.min(1, 2 * (value / middle - 1)))));
+}
