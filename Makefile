@@ -2,9 +2,9 @@
 # Where packages come from (index, proxy, a CPU build of torch) is pip's own configuration.
 PYTHON ?= python3
 ARGS ?=
-# Most tests wait for processes that they started: one worker per core used 40 % of two cores.
-# So three workers for two cores.
-NUM_WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( (cores * 3 + 1) / 2 )))
+# Some tests wait for processes that they started, so three workers for two cores.
+NUM_CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+NUM_WORKERS = $(shell echo $$(( ($(NUM_CORES) * 3 + 1) / 2 )))
 WORKERS ?= --numprocesses $(NUM_WORKERS) --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 
 VENV := .venv
@@ -37,6 +37,8 @@ test: $(VENV)/.test ## run what is pure, and a smoke test of each capability (AR
 	@sh tests/install_servers.sh
 	$(BIN)/pytest $(WORKERS) --durations 20 -m "not slow" $(ARGS)
 
+# Slow tests wait most of the time.
+test-all: NUM_WORKERS = $(shell echo $$(( $(NUM_CORES) * 2 )))
 test-all: $(VENV)/.test ## run every test (ARGS="-m slow": only what `make test` leaves out)
 	@sh tests/install_servers.sh
 	$(BIN)/pytest $(WORKERS) --durations 20 $(ARGS)

@@ -122,6 +122,7 @@ TRAINING = {
     "test_async_demo.py": "training, the other",
     "test_training_health.py": "training, the other",
     "test_prometheus.py": "training, the other",
+    "test_pipeline_board.py": "training, the other",
 }
 THEN = ("test_hooks.py", "test_attach.py", "test_page_scripted.py", "test_page_verdicts.py")
 TURNS = [*TRAINING, *THEN]
