@@ -26,7 +26,7 @@ def test_how_a_guest_went_is_told(trainer, agent) -> None:
     assert guest.departure() is None  # its last hook waits for a backward that does not come
     assert trainer.popen.stdin
     trainer.popen.stdin.close()
-    assert trainer.popen.wait(20) == 0
+    assert trainer.popen.wait(120) == 0
     assert guest.departure() == "ended"
     assert guest.departure() == "detached"  # nothing of it is left
 

@@ -65,6 +65,7 @@ def visit(trainer: Host, *, leaves_inside: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # at load 24 it took more than 300 s
 def test_thirty_visits_end_where_they_began(trainer: Host, agent: int) -> None:
     trainer.do(COUNTS)
     for number in range(NUM_BEFORE):

@@ -49,6 +49,7 @@ def step(segment: SegmentWriter, number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # at load 24 it took more than 300 s
 def test_two_thousand_ranks_need_few_descriptors(tmp_path):
     folder = str(tmp_path)
     for rank in range(NUM_RANKS):
