@@ -1,1 +1,1 @@
-"""Snapshot to somewhere else."""
+"""Exporters: they convert a Snapshot to other formats and send it to other systems."""

@@ -1,4 +1,4 @@
-"""A run now, or a kept hang or crash, as one HTML page: no script, no network, all escaped."""
+"""A run, or a stored hang or crash, as one HTML page: no script, no network, all text escaped."""
 
 from __future__ import annotations
 
@@ -86,18 +86,18 @@ def _page(
 
 def _facts(verdict: Verdict) -> str:
     since = verdict.since_seconds
-    known = {
+    fields = {
         "cause": verdict.cause,
         "to blame": ", ".join(verdict.ranks),
         "stage": verdict.stage_text,
         "step": "" if verdict.step is None else str(verdict.step),
         "since": "" if since is None else _clock(since),
     }
-    return "; ".join(f"{name}: {value}" for name, value in known.items() if value)
+    return "; ".join(f"{name}: {value}" for name, value in fields.items() if value)
 
 
 def _ranks(run: RunRow, at: float, reached: Any) -> Iterator[_Row]:
-    """``reached`` is (role, rank) -> group -> number of its newest collective, where it is kept."""
+    """``reached``: (role, rank) -> group -> latest sequence number, if it was stored."""
     blamed = {
         (verdict.role, rank)
         for verdict in run.verdicts
@@ -126,7 +126,7 @@ def _rank(rank: RankRow, at: float, groups: dict[str, int]) -> list[Any]:
 
 
 def _opened(inflight: Sequence[OpenSpan]) -> str:
-    """Open spans from the outermost in, with how long the innermost one has been open."""
+    """Open spans, outermost first, with the time for which the innermost has been open."""
     if not inflight:
         return ""
     names = [
@@ -136,7 +136,7 @@ def _opened(inflight: Sequence[OpenSpan]) -> str:
 
 
 def _collective(issued: RecordedCollective, at: float) -> str:
-    """As in "all_reduce [1048576] float32, #42 of group 0, issued 14 min before, not finished"."""
+    """For example "all_reduce [1048576] float32, #42 of group 0, issued 14 min before"."""
     number = "" if issued.sequence is None else f"#{issued.sequence} of "
     facts = [
         " ".join(filter(None, (issued.operation, issued.tensors))),
@@ -163,9 +163,9 @@ def _step(step: StepRow) -> _Row:
 
 
 def _mean(values: Iterable[float]) -> str | None:
-    """Over ranks, in seconds."""
-    known = list(values)
-    return f"{sum(known) / len(known):.3f} s" if known else None
+    """Mean over ranks, in seconds."""
+    seconds = list(values)
+    return f"{sum(seconds) / len(seconds):.3f} s" if seconds else None
 
 
 def _row(values: Sequence[Any], numbers: set[int], *, is_blamed: bool = False) -> _Row:

@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 
 def trace(run: str, rows: Sequence[TimelineRow], agent_version: str) -> dict[str, Any]:
-    """The document; times are since the first of them, whose Unix time is beside them."""
+    """The document; times are relative to the first, whose Unix time is stored in it too."""
     begin = min((row.begin_seconds for row in rows), default=0.0)
     numbers = {key: n for n, key in enumerate(dict.fromkeys((r.role, r.rank) for r in rows), 1)}
     events = [event for key, n in numbers.items() for event in _names(n, *key)]
@@ -41,7 +41,7 @@ def _names(number: int, role: str, rank: str) -> Iterable[Event]:
 
 def _of_row(row: TimelineRow, number: int, begin: float) -> Iterable[Event]:
     end = row.end_seconds
-    if end is None:  # the step goes on
+    if end is None:  # the step is running
         end = max((piece.end_seconds for piece in row.pieces), default=row.begin_seconds)
     about = {"step": row.step, "rank": row.rank}
     omitted = {"omitted_pieces": row.num_omitted_pieces} if row.num_omitted_pieces else {}
@@ -60,6 +60,6 @@ def _of_row(row: TimelineRow, number: int, begin: float) -> Iterable[Event]:
 
 
 def _span(begin_seconds: float, end_seconds: float) -> Event:
-    """Whole nanoseconds on both sides: pieces that touch must not overlap by the rounding."""
+    """Round both ends to whole nanoseconds, so that adjacent pieces do not overlap."""
     begin_ns, end_ns = round(begin_seconds * 1e9), round(end_seconds * 1e9)
     return {"ph": "X", "ts": begin_ns / 1e3, "dur": (end_ns - begin_ns) / 1e3}

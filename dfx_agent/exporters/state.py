@@ -1,4 +1,4 @@
-"""How what is pushed stands: rows that trackers and OpenTelemetry give and /metrics renders."""
+"""State of pushes: trackers and OpenTelemetry provide these rows, /metrics shows them."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class TrackerRow:
-    """How one run's writing to one tracker stands.
-
-    ``num_dropped_steps`` were closed after it had failed; ``num_late_values`` came for a step that
-    was written already.
-    """
+    """State of writing one run to one tracker."""
 
     tracker: str
     run: str
     is_active: bool
     num_steps: int
     num_dropped_steps: int
+    """Steps that closed after writing had failed."""
     num_late_values: int
+    """Values that arrived after their step was written."""
 
 
 class TrackerSource(Protocol):
-    """What the renderers of trackers ask."""
+    """State of trackers, for renderers."""
 
     def rows(self) -> tuple[TrackerRow, ...]:
-        """As of now; cheap, never blocks."""
+        """The current state; cheap, never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpRow:
-    """How the pushing of one signal stands: "metrics" (points) or "traces" (spans)."""
+    """State of pushing one signal: "metrics" (points) or "traces" (spans)."""
 
     signal: str
     is_active: bool
@@ -42,7 +40,7 @@ class OtlpRow:
 
 
 class OtlpSource(Protocol):
-    """What the renderers ask of an OpenTelemetry push."""
+    """State of an OpenTelemetry push, for renderers."""
 
     def rows(self) -> tuple[OtlpRow, ...]:
-        """As of now; cheap, never blocks."""
+        """The current state; cheap, never blocks."""

@@ -32,7 +32,6 @@ NOT_YET: set[str] = {
     "dfx_agent/base",
     "dfx_agent/catalogue",
     "dfx_agent/commands",
-    "dfx_agent/exporters",
     "dfx_agent/facts",
     "dfx_agent/hub",
     "dfx_agent/job",

@@ -1,1 +1,1 @@
-"""Metrics and steps pushed as OpenTelemetry."""
+"""Pushes metrics and steps as OpenTelemetry."""

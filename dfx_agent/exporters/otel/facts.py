@@ -1,7 +1,7 @@
-"""Facts as OTLP logs: one record for each document, in OpenTelemetry's own queue.
+"""Facts as OTLP logs: one record per document, in OpenTelemetry's own queue.
 
-A record says whose document it is in attributes, so that a relay can route by it without reading
-it. Its trace id is made of the run: the Collector's load balancer sends all of a run to one hub.
+Attributes name the sender of a document, so that a relay can route it without reading it. The trace
+id is derived from the run, so the Collector's load balancer sends all of a run to one hub.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ try:  # until opentelemetry-sdk 1.38
 except ImportError:
     OldRecord = None
 
-# of one exchange with all of its tries: a hub that is back is found as soon
+# for one exchange with all of its retries: a hub that returns is found within this time
 _EXCHANGE_SECONDS = 5.0
 _MAX_QUEUE, _AT_ONCE = 256, 16
 _FLUSH_MS = 20_000
-# it flushes when it is told to, and at this time besides
+# the library flushes when it is asked to, and after this time
 _SCHEDULE_MS = 3600_000.0
-# what they say of each failed try is said by the link, once
+# the link reports failed tries once, so the library's own messages are suppressed
 _LIBRARIES = ("opentelemetry.exporter.otlp", "opentelemetry.sdk._shared_internal")
 
 Attributes = Mapping[str, str | int | bool]
@@ -59,7 +59,7 @@ def open_sender(
 
 
 class FactsSender:
-    """``add`` documents, then ``flush``: what is not taken then is counted as lost by ``link``."""
+    """``add`` documents, then ``flush``; rejected documents count as lost in ``link``."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class FactsSender:
             _Exporter(
                 link,
                 endpoint=url,
-                # of the job's OTEL_* nothing goes to the hub, and no certificate is taken from them
+                # the job's OTEL_* variables and certificates are not used for the hub
                 certificate_file=ca_file or where(),
                 headers=dict(headers),
                 timeout=_EXCHANGE_SECONDS,  # type: ignore[arg-type,unused-ignore]  # int once
@@ -95,7 +95,7 @@ class FactsSender:
         self._link, self._num_waiting = link, 0
 
     def add(self, run: str, document: bytes, attributes: Attributes) -> None:
-        """To the queue; one for which there is no room is lost."""
+        """Add a document to the queue; it is lost if the queue is full."""
         if self._num_waiting >= _MAX_QUEUE:
             self._link.count_lost(1)
             return
@@ -103,7 +103,7 @@ class FactsSender:
         self._logger.emit(_record(run, document, attributes, self._resource))
 
     def flush(self) -> None:
-        """Send what waits; returns when it was taken, or given up."""
+        """Send all queued documents; returns when they were accepted or dropped."""
         self._processor.force_flush(_FLUSH_MS)
         self._num_waiting = 0
 
@@ -112,7 +112,7 @@ class FactsSender:
 
 
 def _record(run: str, document: bytes, attributes: Attributes, resource: Any) -> Any:
-    known: dict[str, Any] = {
+    record: dict[str, Any] = {
         "timestamp": time.time_ns(),
         "observed_timestamp": time.time_ns(),
         "severity_number": SeverityNumber.INFO,
@@ -123,21 +123,21 @@ def _record(run: str, document: bytes, attributes: Attributes, resource: Any) ->
     if OldRecord is not None:
         flags = TraceFlags.get_default()
         return OldRecord(
-            **known, resource=resource, trace_id=trace_id, span_id=1, trace_flags=flags
+            **record, resource=resource, trace_id=trace_id, span_id=1, trace_flags=flags
         )
     span = NonRecordingSpan(SpanContext(trace_id, 1, is_remote=False))
-    return LogRecord(**known, context=set_span_in_context(span))
+    return LogRecord(**record, context=set_span_in_context(span))
 
 
 class _Exporter(OTLPLogExporter):
-    """The library's, and what becomes of each batch is counted."""
+    """The library's exporter, which also counts the outcome of each batch."""
 
-    def __init__(self, link: HubLink, **known: Any) -> None:
-        super().__init__(**known)
+    def __init__(self, link: HubLink, **options: Any) -> None:
+        super().__init__(**options)
         self._link = link
 
     def export(self, batch: Sequence[Any]) -> Any:
-        """FAILURE is never raised: nobody but us would see it."""
+        """Does not raise FAILURE: no caller would see it."""
         try:
             result = super().export(batch)
         except BaseException:
@@ -149,16 +149,16 @@ class _Exporter(OTLPLogExporter):
 
 
 class _Session(BoundedSession):
-    """Tells the link how the hub answers; a proxy of the environment is not asked."""
+    """Passes the hub's answers to the link; proxies of the environment are not used."""
 
     def __init__(self, link: HubLink) -> None:
         super().__init__()
         self.trust_env = False
         self._link = link
 
-    def send(self, request: Any, **known: Any) -> requests.Response:
+    def send(self, request: Any, **options: Any) -> requests.Response:
         try:
-            response = super().send(request, **known)
+            response = super().send(request, **options)
         except Exception as error:
             self._link.see_no_answer(_innermost(error))
             raise
@@ -169,7 +169,7 @@ class _Session(BoundedSession):
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """What the receiver says in the protocol's own words; "" where it took all."""
+    """The receiver's message in the protocol's own field; "" if it accepted everything."""
     try:
         if status < 300:
             partial = ExportLogsServiceResponse.FromString(body).partial_success
@@ -182,7 +182,7 @@ def _refusal(status: int, body: bytes) -> str:
 
 
 def _innermost(error: BaseException) -> str:
-    """As the system says it: libraries wrap it into lines that nobody reads."""
+    """The operating system's message, without the text that libraries wrap around it."""
     found, text = error, ""
     seen: set[int] = set()
     while found is not None and id(found) not in seen:

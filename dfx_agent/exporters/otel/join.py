@@ -1,10 +1,11 @@
-"""Tells the hub of the job what this node knows, as often as it asks, in a thread of its own.
+"""Sends this node's facts to the hub of the job, in its own thread.
 
-While no step is closed, nobody comes or goes and nobody stands it is every four seconds.
+The hub decides how often. Without a closed step, a new or lost process or a stalled process, facts
+are sent every four seconds.
 
-A hub that is slow or gone delays nobody. While it does not take what is told, news wait with who
-knows them; when it does again, or is another one, everything is told anew. The library is imported
-when a hub is joined, not before.
+A slow or missing hub delays nothing else. While the hub accepts nothing, new facts wait at their
+source. When it accepts facts again, or is another hub, the complete state is sent. The library is
+imported when a hub is joined, not before.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _EARLY_SECONDS = 0.1  # two paces are as long as one that is twice as long
 
 
 class FactsSource(Protocol):
-    """Whose facts are told: the agent."""
+    """The facts to send; implemented by the agent."""
 
     def facts(self, *, is_full: bool, is_last: bool) -> tuple[RunFacts, ...]:
-        """Of each run all that is known, or what is new; at least one, that says there is none.
+        """All facts of each run, or only new ones; without a run, one that says so.
 
-        BlindError while nothing can be asked of it.
+        Raises BlindError while the agent cannot read its processes.
         """
 
     def has_news(self) -> bool:
-        """Whether something is to be told soon: a step, who came or went, who stands.
+        """Whether something must be sent soon: a step, a new or lost process, a stalled process.
 
-        BlindError too.
+        May raise BlindError.
         """
 
 
 class HubJoin:
-    """``token`` is shown to the hub, None shows none."""
+    """Sends facts to a hub. ``token``: sent to the hub, unless it is None."""
 
     def __init__(self, url: str, token: str | None, ca_file: str | None, report: Report) -> None:
         self._library: Any = import_module(f"{__package__}.facts")
@@ -55,14 +56,18 @@ class HubJoin:
         self._link = HubLink(self._url, report)
         self._agent = uuid.uuid4().hex
         self._log = OncePerPlace("dfx_agent.otlp")
-        self._told_seconds = 0.0
+        self._last_send_seconds = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-join", daemon=True)
 
     def start(self, source: FactsSource, node: str, page_url: str) -> None:
-        """``page_url``: where this agent serves."""
+        """``page_url``: address of this agent's page."""
         self._source = source
-        self._known = {envelope.NODE: node, envelope.AGENT: self._agent, envelope.URL: page_url}
+        self._attributes = {
+            envelope.NODE: node,
+            envelope.AGENT: self._agent,
+            envelope.URL: page_url,
+        }
         headers = {envelope.NODE_HEADER: node.encode("ascii", "replace").decode()}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
@@ -77,21 +82,21 @@ class HubJoin:
         self._thread.start()
 
     def stop(self) -> bool:
-        """What is new is told first, where it is taken; whether it was in time."""
+        """Send new facts first, if the hub accepts them. Returns whether that was done in time."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
-        is_told = not self._thread.is_alive()
-        self._link.see_end(is_told=is_told)
-        return is_told
+        is_delivered = not self._thread.is_alive()
+        self._link.see_end(is_delivered=is_delivered)
+        return is_delivered
 
     @property
     def is_delivered_by_hub(self) -> bool:
-        """Whether alerts on the job are the hub's to deliver now."""
+        """Whether the hub delivers alerts about the job now."""
         return self._link.is_delivered_by_hub
 
     def called(self, run: str) -> str:
-        """What the hub calls a run of this node."""
+        """The hub's name for a run of this node."""
         return self._link.called(run)
 
     def row(self) -> HubRow:
@@ -102,33 +107,35 @@ class HubJoin:
         while not is_last:
             is_last = self._stop.wait(self._link.every_seconds)
             try:
-                self._tell(is_last=is_last)
-            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, and it goes on)
-                self._log.error("telling the hub", error)
+                self._send(is_last=is_last)
+            except Exception as error:  # noqa: BLE001 (our own fault: logged, then continued)
+                self._log.error("sending to the hub", error)
         self._sender.shutdown()
 
     def _may_wait(self) -> bool:
-        """Whether it is early, and nothing of it is urgent."""
-        is_early = time.monotonic() - self._told_seconds < envelope.QUIET_SECONDS - _EARLY_SECONDS
+        """Whether the next report is not due and nothing is urgent."""
+        is_early = (
+            time.monotonic() - self._last_send_seconds < envelope.QUIET_SECONDS - _EARLY_SECONDS
+        )
         try:
             return is_early and not self._source.has_news()
         except BlindError:
             return False
 
-    def _tell(self, *, is_last: bool) -> None:
+    def _send(self, *, is_last: bool) -> None:
         what = self._link.next()
         if what is None or (what == "news" and not is_last and self._may_wait()):
             return
-        self._told_seconds = time.monotonic()
+        self._last_send_seconds = time.monotonic()
         try:
-            told = self._source.facts(is_full=what == "all", is_last=is_last)
-        except BlindError:  # the agent says so itself; what is new waits with it
+            documents = self._source.facts(is_full=what == "all", is_last=is_last)
+        except BlindError:  # the agent reports that itself; new facts wait
             self._link.put_off(what)
             return
-        for facts in told:
+        for facts in documents:
             run = facts.run or (facts.launch.run if facts.launch is not None else "")
-            known = {**self._known, envelope.RUN: run, envelope.IS_LAST: is_last}
+            attributes = {**self._attributes, envelope.RUN: run, envelope.IS_LAST: is_last}
             called = self._link.called(run)
-            told_as = replace(facts, called="" if called == run else called)
-            self._sender.add(run, dumped(told_as), known)
+            named = replace(facts, called="" if called == run else called)
+            self._sender.add(run, dumped(named), attributes)
         self._sender.flush()

@@ -1,4 +1,4 @@
-"""How the hub answers this node: what follows for the state of the join, and what it asks for."""
+"""State of the connection to a hub: what its answers mean and what it requests."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from dfx_agent.facts.envelope import (
 )
 from dfx_agent.snapshot import HubRow, HubState
 
-# of a relay nobody knows which hub is behind it: so often everything is told anew
+# the hub behind a relay may change unnoticed: so often the complete state is sent again
 RELAYED_ALL_SECONDS = 10.0
-# a hub that delivers alerts is waited for so long before its nodes deliver
+# nodes deliver alerts themselves when a hub that delivers alerts has been gone for so long
 HUB_GONE_SECONDS = 60.0
-# at most so often, whatever is asked for; and so often of who has refused it
+# shortest intervals: for requested reports, and for a hub that has refused this node
 _ALL_SECONDS, _REFUSED_SECONDS = 3.0, 10.0
 _MIN_SECONDS, _MAX_SECONDS = 1.0, 30.0
 _WRONG_TOKEN = frozenset({401, 403})
-# of a server that will take it later
+# status codes of servers that will accept the request later
 _PASSING = frozenset({408, 429})
 
-# (one line for people, whether it is well again)
+# (one line for people, whether the connection works again)
 Report = Callable[[str, bool], None]
 What = Literal["all", "news"]
 
 
 class HubLink:
-    """The state of one join. ``report`` is called when it changes, by whoever brings an answer."""
+    """State of one connection. ``report`` is called on the thread of the answer that changes it."""
 
     def __init__(self, url: str, report: Report) -> None:
         self._lock = threading.Lock()
@@ -50,28 +50,28 @@ class HubLink:
         self._every_seconds = TELL_SECONDS
         self._delivers = False
         self._called: dict[str, str] = {}
-        self._is_over = self._is_told = False
+        self._is_over = self._is_delivered = False
 
     @property
     def every_seconds(self) -> float:
-        """How often the hub wishes to be told."""
+        """Interval between reports that the hub requests, in seconds."""
         return self._every_seconds
 
     @property
     def is_delivered_by_hub(self) -> bool:
         """Whether alerts on the job are the hub's: it delivers, and has not been gone for long.
 
-        At the end it is not waited for: what it has not taken then nobody else would deliver.
+        At the end the hub is not waited for: no other node would deliver what it has not accepted.
         """
         with self._lock:
             patience_seconds = 0.0 if self._is_over else HUB_GONE_SECONDS
             seconds = (time.monotonic_ns() - self._since_ns) / 1e9
             is_gone = self._state != "joined" and seconds >= patience_seconds
-            is_gone |= self._is_over and not self._is_told
+            is_gone |= self._is_over and not self._is_delivered
             return self._delivers and not is_gone
 
     def called(self, run: str) -> str:
-        """What the hub calls a run of this node; its alerts have that name on both."""
+        """The hub's name for a run of this node; its alerts have this name on both."""
         return self._called.get(run, run)
 
     def row(self) -> HubRow:
@@ -86,7 +86,7 @@ class HubLink:
             )
 
     def next(self) -> What | None:
-        """What is to be told now; a "all" that is returned counts as told."""
+        """What to send now; a returned "all" counts as sent."""
         now = time.monotonic()
         with self._lock:
             is_relayed = self._state == "joined" and not self._hub_id
@@ -101,12 +101,12 @@ class HubLink:
             return "all"
 
     def put_off(self, what: What) -> None:
-        """``next`` gave this, and it could not be told now."""
+        """What ``next`` returned could not be sent now."""
         with self._lock:
             self._wants_all |= what == "all"
 
     def see_answer(self, status: int, headers: Mapping[str, str], reason: str) -> None:
-        """``headers`` by name in any case; ``reason``: what the hub says of a refusal."""
+        """``headers``: names in any case; ``reason``: the hub's text for a refusal."""
         if 200 <= status < 300:
             self._see_taken(headers, reason)
         elif status in _WRONG_TOKEN:
@@ -120,10 +120,10 @@ class HubLink:
     def see_no_answer(self, reason: str) -> None:
         self._become("lost", reason)
 
-    def see_end(self, *, is_told: bool) -> None:
-        """Nothing more is told; ``is_told``: what was new has been given to the hub in time."""
+    def see_end(self, *, is_delivered: bool) -> None:
+        """No more is sent. ``is_delivered``: whether the hub accepted all new facts in time."""
         with self._lock:
-            self._is_over, self._is_told = True, is_told
+            self._is_over, self._is_delivered = True, is_delivered
 
     def count_sent(self, num_documents: int) -> None:
         with self._lock:
@@ -154,18 +154,20 @@ class HubLink:
             if state != before:
                 self._state, self._since, self._since_ns = state, time.time(), now_ns
         if not is_same and state != before:
-            said = _said(self._url, state, before, message, (now_ns - since_ns) / 1e9)
-            self._report(said, state == "joined")
+            message_text = _change_text(
+                self._url, state, before, message, (now_ns - since_ns) / 1e9
+            )
+            self._report(message_text, state == "joined")
 
 
-def _said(url: str, state: HubState, before: HubState, message: str, seconds: float) -> str:
+def _change_text(url: str, state: HubState, before: HubState, message: str, seconds: float) -> str:
     if state == "lost":
         return f"the hub {url} does not answer ({message}): this node judges what it sees itself"
     if state == "refused":
         return f"the hub {url} refuses this node: {message}"
     if before == "joining":
         return f"joined the hub {url}"
-    return f"the hub {url} takes what this node tells again, after {age_text(seconds)}"
+    return f"the hub {url} accepts reports of this node again, after {age_text(seconds)}"
 
 
 def _seconds(text: str | None) -> float:

@@ -41,7 +41,7 @@ def open_part(url: str, instance: str, version: str) -> MetricsPart:
 
 
 class MetricsPart:
-    """Pushes to one receiver."""
+    """Pushes metrics to one receiver."""
 
     def __init__(self, url: str, instance: str, version: str) -> None:
         self._exporter = OTLPMetricExporter(endpoint=url, session=BoundedSession())
@@ -50,9 +50,9 @@ class MetricsPart:
         self._begin_ns = time.time_ns()
 
     def prepare(self, families: Iterable[Family]) -> tuple[int, Callable[[], MetricExportResult]]:
-        """(number of points, what pushes them)."""
+        """(number of points, function that pushes them)."""
         now_ns = time.time_ns()
-        metrics = [_metric(each, self._begin_ns, now_ns) for each in families if each.samples]
+        metrics = [_metric(family, self._begin_ns, now_ns) for family in families if family.samples]
         scoped = ScopeMetrics(self._scope, metrics, schema_url="")
         data = MetricsData([ResourceMetrics(self._resource, [scoped], schema_url="")])
         num_points = sum(len(metric.data.data_points) for metric in metrics)
@@ -85,29 +85,29 @@ def _metric(family: Family, begin_ns: int, now_ns: int) -> Metric:
 def histogram_points(
     samples: Iterable[Sample], begin_ns: int, now_ns: int
 ) -> list[HistogramDataPoint]:
-    """One for each label set. Smallest and largest value are not known."""
-    found: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    """One point per label set; minimum and maximum are unknown."""
+    fields_by_labels: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     for sample in samples:
         labels = tuple((k, v) for k, v in sample.labels.items() if k != "le")
-        told = found.setdefault(labels, {"buckets": [], "sum": 0.0})
+        fields = fields_by_labels.setdefault(labels, {"buckets": [], "sum": 0.0})
         if "le" in sample.labels:
-            told["buckets"].append((float(sample.labels["le"]), sample.value))
+            fields["buckets"].append((float(sample.labels["le"]), sample.value))
         elif sample.name.endswith("_sum"):
-            told["sum"] = sample.value
-    return [_point(labels, told, begin_ns, now_ns) for labels, told in found.items()]
+            fields["sum"] = sample.value
+    return [_point(labels, fields, begin_ns, now_ns) for labels, fields in fields_by_labels.items()]
 
 
 def _point(
-    labels: tuple[tuple[str, str], ...], told: dict[str, Any], begin_ns: int, now_ns: int
+    labels: tuple[tuple[str, str], ...], fields: dict[str, Any], begin_ns: int, now_ns: int
 ) -> HistogramDataPoint:
-    buckets = sorted(told["buckets"])
+    buckets = sorted(fields["buckets"])
     counts = [int(count) for _, count in buckets]
     return HistogramDataPoint(
         attributes=dict(labels),
         start_time_unix_nano=begin_ns,
         time_unix_nano=now_ns,
         count=counts[-1],
-        sum=told["sum"],
+        sum=fields["sum"],
         bucket_counts=[now - before for now, before in zip(counts, [0, *counts], strict=False)],
         explicit_bounds=[bound for bound, _ in buckets if math.isfinite(bound)],
         min=None,  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Pushes metrics and steps to an OpenTelemetry receiver: OTLP over HTTP, protobuf.
 
-A thread of its own: a receiver that is slow or gone delays nobody. Metrics are pushed anew with
-their newest values; spans are kept for a while and tried again, what is given up is counted.
+It runs in its own thread: a slow or missing receiver delays nothing else. Metrics are pushed again
+with their latest values. Spans are stored for a while and retried; dropped spans are counted.
 Headers, certificates, compression, timeout and further resource attributes come from the standard
 ``OTEL_*`` variables. The library is imported when a push is asked for, not before.
 """
@@ -24,13 +24,13 @@ from dfx_agent.snapshot import RunRow
 from dfx_agent.snapshot.agent import TimelineSource
 
 METRICS, TRACES = "metrics", "traces"
-# signal -> the file of this folder that pushes it, and knows the library
+# signal -> the file of this folder that pushes it and imports the library
 _FILES = {METRICS: "metrics", TRACES: "spans"}
 STOP_SECONDS = 5.0
 _STEPS_EVERY_SECONDS = 2.0
 _LIBRARY = "opentelemetry.exporter.otlp"
 
-# (signal, one line for people; "" when it is well again)
+# (signal, one line for people; "" when it works again)
 Report = Callable[[str, str], None]
 Families = Callable[[], Iterable[Family]]
 
@@ -56,7 +56,7 @@ class OtlpPush:
         self._thread = threading.Thread(target=self._loop, name="dfx-otlp", daemon=True)
 
     def start(self, source: TimelineSource, families: Families, instance: str) -> None:
-        """``families``: as a scrape has them; ``instance``: host and port of this agent."""
+        """``families``: as in a scrape; ``instance``: host and port of this agent."""
         library = logging.getLogger(_LIBRARY)
         library.addHandler(self._reason)
         library.propagate = False
@@ -67,11 +67,11 @@ class OtlpPush:
         self._thread.start()
 
     def stop(self) -> bool:
-        """What is known by now is pushed first, where it is taken; whether it was in time."""
+        """Push current values first, if they are accepted. Returns whether that was in time."""
         self._stop.set()
         for signal, part in self._parts.items():
             if not self._shares[signal].is_active:
-                part.shutdown()  # nobody takes it: no wait for another try
+                part.shutdown()  # the receiver does not accept it: do not wait for a retry
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         return not self._thread.is_alive()
@@ -95,7 +95,7 @@ class OtlpPush:
                     runs = self._source.snapshot().runs
                     self._push_metrics(is_last=is_last)
                 self._push_spans(runs, is_last=is_last)
-            except Exception as error:  # noqa: BLE001 (a fault of ours: said, and the push goes on)
+            except Exception as error:  # noqa: BLE001 (our own fault: logged, then continued)
                 before, broken = broken, f"{type(error).__name__}: {error}"
                 if broken != before:
                     self._report("push", f"OpenTelemetry push failed ({broken})")
@@ -121,7 +121,7 @@ class OtlpPush:
 
 
 class _Reason(logging.Handler):
-    """What the library says of a failure, the first of it: what follows is of its further tries."""
+    """The library's first message about a failure; later messages are about its retries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class _Reason(logging.Handler):
 
 
 class _Share:
-    """How one signal stands; what goes wrong is counted, and said when it begins."""
+    """State of one signal; a failure is counted, and reported when it begins."""
 
     def __init__(self, signal: str, target: str, report: Report, reason: _Reason) -> None:
         self.is_active = True
@@ -141,7 +141,7 @@ class _Share:
         self._report, self._reason = report, reason
 
     def take(self, num_items: int, export: Callable[[], Any]) -> bool:
-        """Whether the receiver took them."""
+        """Whether the receiver accepted the batch."""
         self._reason.text = ""
         try:
             is_taken = bool(export().name == "SUCCESS")

@@ -1,4 +1,4 @@
-"""Who it is that pushes, as OpenTelemetry says it."""
+"""OpenTelemetry resource attributes of the agent."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from dfx_agent.base.loopback import is_loopback
 
 SCOPE = "dfx_agent"
-# the job of deploy/prometheus.yml: receivers make ``job`` and ``instance`` of name and id
+# job name in deploy/prometheus.yml: receivers build ``job`` and ``instance`` from name and id
 _SERVICE = "dfx"
 
 
 def resource_of(instance: str, version: str) -> Resource:
-    """What ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` say counts more."""
+    """``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` take precedence."""
     ours = {
         "service.name": _SERVICE,
         "service.instance.id": _unique(instance),
@@ -25,6 +25,6 @@ def resource_of(instance: str, version: str) -> Resource:
 
 
 def _unique(instance: str) -> str:
-    """Host and port as other machines may name them: each machine has a 127.0.0.1:9931."""
+    """Host and port that are unique between machines: each machine has a 127.0.0.1:9931."""
     host, _, port = instance.rpartition(":")
     return f"{socket.gethostname()}:{port}" if is_loopback(host.strip("[]")) else instance

@@ -1,4 +1,4 @@
-"""The HTTP client of the push: an answer has an end, in bytes and in time, and leads nowhere else.
+"""HTTP client of the push: limits answers in size and time, and follows no redirect.
 
 The library reads whatever a receiver sends: one that never ended its answer took the agent from 72
 to 577 MiB.
@@ -20,11 +20,11 @@ MAX_ANSWER_BYTES = 64 << 10
 
 
 class _Connection(WatchedConnection, HTTPConnection):
-    """Keeps to the deadline."""
+    """Applies the deadline to plain connections."""
 
 
 class _TlsConnection(WatchedConnection, HTTPSConnection):
-    """Keeps to it too."""
+    """Applies the deadline to TLS connections."""
 
 
 class _Pool(HTTPConnectionPool):
@@ -36,26 +36,26 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
-    def init_poolmanager(self, *args: Any, **known: Any) -> None:
-        super().init_poolmanager(*args, **known)
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
 
 class BoundedSession(requests.Session):
-    """Of an answer it reads ``MAX_ANSWER_BYTES``, for ``EXCHANGE_SECONDS`` at most."""
+    """Reads at most ``MAX_ANSWER_BYTES`` of an answer, for at most ``EXCHANGE_SECONDS``."""
 
     def __init__(self) -> None:
         super().__init__()
         for scheme in ("http://", "https://"):
             self.mount(scheme, _Adapter())
 
-    def send(self, request: Any, **known: Any) -> requests.Response:
-        """As of requests; a redirect is an answer like others."""
-        known |= {"stream": True, "allow_redirects": False}
+    def send(self, request: Any, **options: Any) -> requests.Response:
+        """Like requests; a redirect is returned like any other answer."""
+        options |= {"stream": True, "allow_redirects": False}
         with deadline(EXCHANGE_SECONDS):
-            response = super().send(request, **known)
+            response = super().send(request, **options)
             data = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
-        response.close()  # a longer one is not read to its end
+        response.close()  # the rest of a longer answer is not read
         response._content = data  # noqa: SLF001 (what requests itself sets when it reads)
         response._content_consumed = True  # noqa: SLF001
         return response

@@ -1,7 +1,7 @@
-"""Closed steps as spans: a trace for each step of a role, a span for each rank, its pieces inside.
+"""Closed steps as traces: one trace per step of a role, one span per rank, its pieces inside.
 
-Ids are made of what a span is about, so a board can name them without asking, and an agent that
-begins anew tells the same spans again, not others.
+Ids are derived from the content of a span. So a board can compute them, and a restarted agent sends
+the same spans again, not new ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dfx_agent.exporters.otel.session import BoundedSession
 from dfx_agent.snapshot import RunRow, StepRow, TimelineRow
 from dfx_agent.snapshot.agent import TimelineSource
 
-_MAX_KEPT_STEPS = 64  # of so many the agent has pieces
+_MAX_STORED_STEPS = 64  # of so many the agent has pieces
 _MAX_SPANS, _SPANS_AT_ONCE = 20_000, 2_000
 
 Attributes = Mapping[str, str | int]
@@ -39,12 +39,12 @@ def open_part(url: str, instance: str, version: str) -> SpansPart:
 
 
 class SpansPart:
-    """Spans that wait for one receiver."""
+    """Pushes spans to one receiver."""
 
     def __init__(self, url: str, instance: str, version: str) -> None:
         self._exporter = OTLPSpanExporter(endpoint=url, session=BoundedSession())
         self._maker = _Maker(instance, version)
-        self._told: dict[_Of, int] = {}
+        self._pushed: dict[_Of, int] = {}
         self._waiting: deque[ReadableSpan] = deque()
         self.num_dropped_spans = self.num_missed_steps = 0
         self._log = OncePerPlace("dfx_agent.otlp")
@@ -54,26 +54,26 @@ class SpansPart:
         return len(self._waiting)
 
     def collect(self, source: TimelineSource, runs: Iterable[RunRow], *, is_last: bool) -> None:
-        """Steps that nothing is added to any more; the newest one may still get ranks."""
+        """Steps that are complete; the latest step may still get ranks."""
         for run in runs:
             has_ended = all(rank.state not in {"live", "unknown"} for rank in run.ranks)
             try:
                 self._collect(source, run, is_last=is_last or has_ended)
-            except KeyError:  # the agent has let the run go meanwhile
+            except KeyError:  # the agent has dropped the run meanwhile
                 continue
-            except Exception as error:  # noqa: BLE001 (a strange run costs no other its spans)
+            except Exception as error:  # noqa: BLE001 (other runs are not affected)
                 self._log.error(f"spans of run {run.run}", error)
         while len(self._waiting) > _MAX_SPANS:
             self._waiting.popleft()
             self.num_dropped_spans += 1
 
     def prepare(self) -> tuple[int, Callable[[], SpanExportResult]]:
-        """(number of spans, what pushes them)."""
+        """(number of spans, function that pushes them)."""
         batch = list(islice(self._waiting, _SPANS_AT_ONCE))
         return len(batch), lambda: self._exporter.export(batch)
 
     def forget(self, num_spans: int) -> None:
-        """They were taken."""
+        """The spans were accepted."""
         for _ in range(num_spans):
             self._waiting.popleft()
 
@@ -87,24 +87,24 @@ class SpansPart:
         fresh = [
             row
             for role, rows in by_role.items()
-            for row in (rows if is_last else rows[:-1])[-_MAX_KEPT_STEPS:]
-            if row.step > self._told.get((run.run, run.attempt, role), -1)
+            for row in (rows if is_last else rows[:-1])[-_MAX_STORED_STEPS:]
+            if row.step > self._pushed.get((run.run, run.attempt, role), -1)
         ]
         if not fresh:
             return
-        pieces = _by_step(source.timeline(run.run, min(len(fresh) + 2, _MAX_KEPT_STEPS)))
+        pieces = _by_step(source.timeline(run.run, min(len(fresh) + 2, _MAX_STORED_STEPS)))
         for row in fresh:
             ranks = pieces.get((row.role, row.step), [])
             self.num_missed_steps += max(0, len(row.cells) - len(ranks))
             self._waiting.extend(self._spans(run, row, ranks))
-            of = run.run, run.attempt, row.role
-            self._told[of] = max(row.step, self._told.get(of, -1))
+            key = run.run, run.attempt, row.role
+            self._pushed[key] = max(row.step, self._pushed.get(key, -1))
 
     def _spans(self, run: RunRow, row: StepRow, ranks: Sequence[TimelineRow]) -> list[ReadableSpan]:
-        """Of one step; none of one that is too strange, which is counted as missed."""
+        """Spans of one step; none if they cannot be built, which counts as missed."""
         try:
             return self._maker.of_step(run, row, ranks)
-        except Exception as error:  # noqa: BLE001 (it costs no other step its spans)
+        except Exception as error:  # noqa: BLE001 (other steps are not affected)
             self._log.error(f"spans of a step of run {run.run}", error)
             self.num_missed_steps += len(ranks)
             return []
@@ -119,7 +119,7 @@ def _by_step(rows: Iterable[TimelineRow]) -> dict[tuple[str, int], list[Timeline
 
 
 class _Ids(IdGenerator):
-    """What comes next is said before."""
+    """Generates ids that are set in advance."""
 
     def __init__(self) -> None:
         self.trace: tuple[str | int, ...] = ()
@@ -133,7 +133,7 @@ class _Ids(IdGenerator):
 
 
 class _Ended(SpanProcessor):
-    """Keeps what has ended, children before parents."""
+    """Collects ended spans, children before parents."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -143,7 +143,7 @@ class _Ended(SpanProcessor):
 
 
 class _Maker:
-    """Makes the spans of a step."""
+    """Builds the spans of a step."""
 
     def __init__(self, instance: str, version: str) -> None:
         self._ids, self._ended = _Ids(), _Ended()
@@ -159,29 +159,33 @@ class _Maker:
     def of_step(
         self, run: RunRow, step: StepRow, ranks: Iterable[TimelineRow]
     ) -> list[ReadableSpan]:
-        """``ranks``: this step of this role, of each rank whose pieces are known."""
+        """``ranks``: this step of each rank of the role whose pieces are attributes."""
         self._ended.spans = []  # of a step that was given up
         self._ids.trace = run.run, run.attempt, step.role, step.step
-        known: dict[str, str | int] = {
+        attributes: dict[str, str | int] = {
             "dfx.run": run.run, "dfx.role": step.role, "dfx.step": step.step
         }  # fmt: skip
         missing = {"dfx.missing_ranks": ",".join(step.missing_ranks)} if step.missing_ranks else {}
-        root = self._begin("step", ("step",), step.begin_seconds, {**known, **missing}, Context())
+        root = self._begin(
+            "step", ("step",), step.begin_seconds, {**attributes, **missing}, Context()
+        )
         for rank in ranks:
-            self._add_rank(rank, known, set_span_in_context(root, Context()))
+            self._add_rank(rank, attributes, set_span_in_context(root, Context()))
         root.end(_ns(step.end_seconds))
         ended, self._ended.spans = self._ended.spans, []
         return ended
 
-    def _add_rank(self, row: TimelineRow, known: Attributes, parent: Context) -> None:
-        known = {**known, "dfx.rank": row.rank}
+    def _add_rank(self, row: TimelineRow, attributes: Attributes, parent: Context) -> None:
+        attributes = {**attributes, "dfx.rank": row.rank}
         omitted = {"dfx.omitted_pieces": row.num_omitted_pieces} if row.num_omitted_pieces else {}
-        span = self._begin("rank", (row.rank,), row.begin_seconds, {**known, **omitted}, parent)
+        span = self._begin(
+            "rank", (row.rank,), row.begin_seconds, {**attributes, **omitted}, parent
+        )
         inside = set_span_in_context(span, Context())
         for number, piece in enumerate(row.pieces):
             if piece.kind != "idle":
                 name = piece.name if piece.kind == "stage" else f"wait {piece.name}"
-                kind = {**known, "dfx.kind": piece.kind}
+                kind = {**attributes, "dfx.kind": piece.kind}
                 child = self._begin(name, (row.rank, number), piece.begin_seconds, kind, inside)
                 child.end(_ns(piece.end_seconds))
         span.end(_ns(row.end_seconds or row.begin_seconds))
@@ -194,11 +198,11 @@ class _Maker:
         attributes: Attributes,
         parent: Context,
     ) -> Span:
-        """Of strange text what a receiver can read: one name must not cost a whole batch."""
+        """Text that a receiver can read: one invalid name must not lose a whole batch."""
         self._ids.span = tuple(key)
         start = self._tracer.start_span
-        told = {key: _text(value) for key, value in attributes.items()}
-        return start(_text(name), parent, attributes=told, start_time=_ns(begin_seconds))
+        encoded = {key: _text(value) for key, value in attributes.items()}
+        return start(_text(name), parent, attributes=encoded, start_time=_ns(begin_seconds))
 
 
 def _ns(seconds: float) -> int:
@@ -212,6 +216,6 @@ def _text(value: Any) -> Any:
 
 
 def _digest(size: int, parts: tuple[str | int, ...]) -> int:
-    """Never 0, which would be no id."""
+    """Never 0, which is no valid id."""
     text = _text("\0".join(map(str, parts))).encode()
     return int.from_bytes(blake2b(text, digest_size=size).digest(), "big") or 1

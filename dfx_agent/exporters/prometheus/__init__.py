@@ -1,1 +1,1 @@
-"""/metrics: what a Snapshot says as metric families."""
+"""/metrics: a Snapshot as metric families."""

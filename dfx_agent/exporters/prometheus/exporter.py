@@ -1,7 +1,7 @@
 """Snapshot as Prometheus text or OpenMetrics, by the catalogue's names.
 
 A value that is None has no series. One rank's series carry run, role and rank; a scrape renders the
-newest snapshot and touches nothing else.
+latest snapshot and reads nothing else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 class SnapshotCollector(Collector):
-    """Everything of one snapshot; used by one registry."""
+    """All metrics of one snapshot, for one registry."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class SnapshotCollector(Collector):
         return iter(page.families.values())
 
     def _add_guarded(self, page: Page, run: RunRow, node: str) -> None:
-        """A run that cannot be written costs its own series, not those of the others."""
+        """Write one run; if that fails, only its series are missing."""
         try:
             _add_run(page, run, node)
-        except Exception as error:  # noqa: BLE001 (logged; the series that are missing show it)
+        except Exception as error:  # noqa: BLE001 (logged; the missing series show it)
             self._log.error(f"writing the series of run {run.run}", error)
 
     def describe(self) -> Iterable[Family]:
@@ -103,7 +103,7 @@ class PrometheusExporter:
         PlatformCollector(registry=self._registry)
 
     def render(self, accept: str | None) -> tuple[bytes, str]:
-        """(body, content type) in the newest format that ``accept`` names."""
+        """(body, content type) in the latest format that ``accept`` names."""
         _, content_type = choose_encoder(accept or "")
         is_openmetrics = content_type.startswith("application/openmetrics-text")
         families = self._registry.collect()
@@ -144,7 +144,7 @@ def _add_run(page: Page, run: RunRow, node: str) -> None:
 
 
 def _add_alerts(page: Page, alerts: Alerts, node: str) -> None:
-    """Alerts of several ranks that share a name are one series."""
+    """Alerts of several ranks with the same name become one series."""
     for labels in dict.fromkeys((row.run, node, row.alert, row.severity) for row in alerts.alerts):
         page.add(alerting.ALERT_ACTIVE, labels, 1)
     page.add(alerting.EVALUATIONS, (), alerts.num_evaluations)
@@ -177,7 +177,7 @@ def _add_trackers(page: Page, rows: Iterable[TrackerRow]) -> None:
 
 
 def add_engines(page: Page, run: RunRow, node: str) -> None:
-    """Each replica by itself: a sum or a mean would hide the bad one."""
+    """One series per replica: a sum or a mean would hide a bad replica."""
     for engine in run.engines.replicas if run.engines else ():
         key = run.run, node, engine.replica, engine.dp_rank
         address = urlsplit(engine.url).netloc
@@ -187,7 +187,7 @@ def add_engines(page: Page, run: RunRow, node: str) -> None:
 
 
 def add_faults(page: Page, agent: AgentRow) -> None:
-    """Of the agent as a whole. Each part has a counter from the beginning, so that it can grow."""
+    """Faults of the whole agent; each part has a counter from the start."""
     page.add(about_agent.AGENT_BLIND, (), agent.blind is not None)
     if agent.read_seconds is not None:
         page.add(about_agent.READ_AGE_SECONDS, (), _age_seconds(agent.read_seconds))
@@ -196,7 +196,7 @@ def add_faults(page: Page, agent: AgentRow) -> None:
 
 
 def add_blindness(page: Page, run: RunRow, node: str) -> None:
-    """Of one run."""
+    """Faults of one run."""
     page.add(about_agent.RUN_BLIND, (run.run, node), run.blind is not None)
     if run.judged_seconds:
         oldest = min(run.judged_seconds.values())
@@ -204,7 +204,7 @@ def add_blindness(page: Page, run: RunRow, node: str) -> None:
 
 
 def _age_seconds(seconds: float) -> float:
-    """0 where the clock of the machine was set back meanwhile."""
+    """0 if the machine's clock was set back meanwhile."""
     return max(0.0, time.time() - seconds)
 
 
@@ -218,7 +218,7 @@ def add_signals(page: Page, run: RunRow, node: str) -> None:
 
 
 def add_detector(page: Page, detector: DetectorParameters) -> None:
-    """What the figures were computed with, so that they can be understood from metrics alone."""
+    """Parameters of the detector, so that its values can be explained from metrics alone."""
     names = signals.DETECTOR.labels
     page.info(signals.DETECTOR, tuple(f"{getattr(detector, name):g}" for name in names))
     for row in detector.signals:
@@ -229,7 +229,7 @@ def add_detector(page: Page, detector: DetectorParameters) -> None:
 
 
 def add_ledger(page: Page, run: RunRow, node: str) -> None:
-    """All boundaries of all ranks; nothing for a run that reports no ledger."""
+    """All boundaries of all ranks; none for a run without a ledger."""
     for rank in run.ranks:
         for row in rank.ledger:
             _add_row(page, (run.run, rank.role, rank.rank, row.boundary), row)

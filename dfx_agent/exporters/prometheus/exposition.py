@@ -1,4 +1,4 @@
-"""Families as Prometheus text 0.0.4 or OpenMetrics 1.0, with label texts kept between scrapes.
+"""Families as Prometheus text 0.0.4 or OpenMetrics 1.0, with label texts cached between scrapes.
 
 prometheus_client's own encoders spend most of their time on labels that are the same at every
 scrape; with this one a scrape takes half as long (bench/scrape_time.py). A test parses the output
@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from prometheus_client.metrics_core import Metric as Family
 
 _SUFFIXES = {"counter": "_total", "info": "_info"}
-_MAX_KEPT = 100_000
+_MAX_CACHED = 100_000
 
 
 class Encoder:
-    """One exporter's encoder; keeps the text of every label set it has seen."""
+    """Encoder of one exporter; caches the text of every label set."""
 
     def __init__(self) -> None:
         self._labels: dict[tuple[tuple[str, str], ...], str] = {}
 
     def encode(self, families: Iterable[Family], *, is_openmetrics: bool) -> bytes:
         """The whole page as UTF-8."""
-        if len(self._labels) > _MAX_KEPT:
+        if len(self._labels) > _MAX_CACHED:
             self._labels.clear()
         lines: list[str] = []
         for family in families:

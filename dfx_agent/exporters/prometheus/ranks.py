@@ -32,9 +32,9 @@ _FAMILIES = {
     "info": InfoMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-# A job may log a key per sample; further ones are counted only.
+# a job may log one key per sample; keys above the limit are only counted
 _MAX_NATIVE_KEYS = 200
-# first word of gauges of the guest that other metrics are made of
+# first word of guest gauges that other metrics are computed from
 _GUEST_GAUGES = frozenset({"patch", "memory", "delivered", "heap"})
 
 Labels = tuple[str, ...]
@@ -52,7 +52,7 @@ class Page:
         return self._wanted is None or metric.name in self._wanted
 
     def valued(self, subject: Subject) -> Sequence[Valued]:
-        """The wanted ones of those whose value is taken from such a row."""
+        """Those values of the row whose metrics are wanted."""
         found = self._valued.get(subject)
         if found is None:
             found = self._valued[subject] = [one for one in valued(subject) if self.wants(one[0])]
@@ -94,7 +94,7 @@ class Page:
 
 
 def add_values(page: Page, subject: Subject, key: Labels, row: Any) -> None:
-    """All metrics whose value the catalogue takes from such a row."""
+    """All metrics whose value comes from such a row."""
     for metric, value_of in page.valued(subject):
         value = value_of(row)
         if value is None:
@@ -111,7 +111,7 @@ def add_values(page: Page, subject: Subject, key: Labels, row: Any) -> None:
 
 
 def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
-    """Everything one rank says."""
+    """All metrics of one rank."""
     key = (run, rank.role, rank.rank)
     _add_process(page, key, rank)
     add_values(page, "rank", key, rank)
@@ -120,7 +120,7 @@ def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
     if rank.outside is not None:
         return
     add_values(page, "sender", key, rank)
-    if rank.source == "guest":  # a log has values, and no times of its own
+    if rank.source == "guest":  # a log has values, but no times of its own
         add_values(page, "guest", key, rank)
         _add_stamps(page, key, rank)
         _add_unknown_counters(page, key, rank)
@@ -152,7 +152,7 @@ def _add_unknown_counters(page: Page, key: Labels, rank: RankRow) -> None:
 
 
 def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
-    """What the guest says of adapters, and gauges of the job that no metric is made of."""
+    """Gauges about adapters, and gauges of the job without a metric of their own."""
     for name, value in rank.gauges.items():
         head, _, rest = name.partition("/")
         if head == "adapter" and rest.count("/") >= 2:
@@ -162,7 +162,7 @@ def _add_gauges(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
 
 
 def _add_adapter(page: Page, key: Labels, rank: RankRow, name: str, state: float) -> None:
-    """Active is what has delivered in this process."""
+    """An adapter is active if it has delivered in this process."""
     adapted, part, version = name.split("/", 2)
     is_waiting = state > 0 and f"delivered/{name}" not in rank.gauges
     labels = *key, adapted, version, part
@@ -170,10 +170,10 @@ def _add_adapter(page: Page, key: Labels, rank: RankRow, name: str, state: float
 
 
 def add_silent_parts(page: Page, run: RunRow) -> None:
-    """Parts that no process of the run has delivered through, though a step is over.
+    """Parts of adapters through which no process of the run has delivered, after a first step.
 
-    Of a part that delivers somewhere the others may well have nothing: one rank alone logs, and a
-    driver calls no method of its workers.
+    It is enough if one process delivers: often one rank alone logs, and a driver calls no method of
+    its workers.
     """
     delivered = {name.partition("/")[2] for rank in run.ranks for name in rank.gauges
                  if name.startswith("delivered/")}  # fmt: skip
@@ -188,7 +188,7 @@ def add_silent_parts(page: Page, run: RunRow) -> None:
 
 
 def _add_scalars(page: Page, key: Labels, rank: RankRow, framework: str) -> None:
-    """Two keys may mean the same series: the one that the mapping puts first is exported."""
+    """If two keys map to the same series, the first one in the mapping is exported."""
     names = load(framework)
     written = _measured(key, rank)
     unknown = []
@@ -211,7 +211,7 @@ def _metric_of(scalar: ScalarRow) -> Metric:
 
 
 def _measured(key: Labels, rank: RankRow) -> set[tuple[str, Labels]]:
-    """Series that the guest measures itself: what a framework says about the same is left out."""
+    """Series that the guest measures itself; a framework's value for the same is left out."""
     queues = {(per_rank.QUEUE_DEPTH.name, (*key, queue, "")) for queue in rank.queue_depth}
     if rank.policy_version is not None:
         queues.add((performance.POLICY_VERSION.name, key))
@@ -220,7 +220,7 @@ def _measured(key: Labels, rank: RankRow) -> set[tuple[str, Labels]]:
 
 
 def _add_unknown(page: Page, key: Labels, framework: str, rows: list[ScalarRow]) -> None:
-    """Keys without a mapping: so many of them have series, all are counted."""
+    """Keys without a mapping: a limited number have series, all are counted."""
     page.add(about_agent.UNMAPPED_KEYS, key, len(rows))
     page.add(about_agent.UNEXPORTED_KEYS, key, max(0, len(rows) - _MAX_NATIVE_KEYS))
     for row in rows[:_MAX_NATIVE_KEYS]:

@@ -1,4 +1,4 @@
-"""What is concluded of a run as Prometheus families: its state, its incidents, its verdicts."""
+"""Conclusions about a run as Prometheus families: its state, incidents and verdicts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dfx_agent.exporters.prometheus.ranks import Labels, Page
 from dfx_agent.snapshot import Incident, RunRow, Verdict
 from dfx_agent.snapshot.verdict import NO_STAGE
 
-# who is to blame in these stands in a stage, or in none
+# kinds of verdicts whose ranks may be in a stage
 _OF_A_STAGE = frozenset({"hang", "crash", "straggler"})
 
 
 def add_verdicts(page: Page, run: RunRow, node: str) -> None:
-    """``node`` is where the agent that concludes it runs."""
+    """``node``: where the agent runs that concludes it."""
     key = run.run, node
     page.add(verdicts.RUN_STATE, (*key, run.standing.state), 1)
     for incident in run.incidents:
@@ -32,7 +32,7 @@ def _add_incident(page: Page, key: Labels, row: Incident) -> None:
 
 
 def _add_states(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
-    """Several verdicts may agree on a series: it is written once."""
+    """Write a series once if several verdicts share it."""
     unsure = "insufficient evidence"
     states = [
         (*key, row.role, row.kind, row.state, row.cause if row.state == unsure else "")
@@ -43,13 +43,13 @@ def _add_states(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
 
 
 def _stage(row: Verdict) -> str:
-    """As a sentence can take it: a rank that is in none is not in "idle"."""
+    """Text for a sentence: a rank outside all stages is not in "idle"."""
     is_outside = row.kind in _OF_A_STAGE and row.stage in {"", "idle"}
     return NO_STAGE if is_outside else row.stage
 
 
 def _add_found(page: Page, key: Labels, rows: Iterable[Verdict]) -> None:
-    """The same; a rank's lost time is the largest that is told."""
+    """Largest lost time per rank over the verdicts."""
     active: dict[Labels, None] = {}
     lost: dict[Labels, float] = {}
     for row in rows:

@@ -1,1 +1,1 @@
-"""Experiment trackers: one file each, found by being here."""
+"""Experiment trackers: one file each; every file in this folder is loaded."""

@@ -1,4 +1,4 @@
-"""Steps as JSON lines, one file a run; ``dfx-agent backtest`` and ``watch`` read them."""
+"""Steps as JSON lines, one file per run; ``dfx-agent backtest`` and ``watch`` can read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_tracker(options: Options) -> JsonLines:
 
 
 class JsonLines:
-    """``<log_dir>/<run>.jsonl``; a file that is there already is continued."""
+    """Writes ``<log_dir>/<run>.jsonl``; an existing file is continued."""
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
@@ -29,7 +29,7 @@ class JsonLines:
 
 
 class JsonLinesRun:
-    """One line a step, on disk before ``write`` returns."""
+    """One line per step, flushed to disk before ``write`` returns."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._run = run
@@ -45,7 +45,7 @@ class JsonLinesRun:
 
 
 def _json(value: float) -> float | str:
-    """JSON has no NaN: as a text, like the page's API."""
+    """JSON has no NaN, so it becomes a text, as in the page's API."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -15,14 +15,14 @@ def open_tracker(options: Options) -> Stdout:
 
 
 class Stdout:
-    """All runs share it; each line says whose it is."""
+    """Shared by all runs; each line names its run."""
 
     def begin(self, run: str) -> StdoutRun:
         return StdoutRun(run)
 
 
 class StdoutRun:
-    """``run NAME step:3 - actor/pg_loss:0.25 - ...``."""
+    """Writes ``run NAME step:3 - actor/pg_loss:0.25 - ...``."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -33,4 +33,4 @@ class StdoutRun:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Stdout is not ours to close."""
+        """Stdout stays open."""

@@ -1,8 +1,8 @@
-"""One closed step in the words of trackers: native keys as they are, then ROLL's names.
+"""One closed step as metrics for trackers: native keys first, then ROLL's names.
 
-ROLL documents names for what other frameworks call differently. A native value that the catalogue
-knows gets ROLL's name too, in ROLL's unit, and what the agent measures itself (time, memory,
-tokens) gets it where the framework says nothing. What nobody measured has no name here.
+ROLL documents names for values that other frameworks call differently. A native value of the
+catalogue gets ROLL's name too, in ROLL's unit. Values that the agent measures (time, memory,
+tokens) get ROLL's name if the framework does not report them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dfx_agent.catalogue.native import load
 from dfx_agent.snapshot import HeldMemory, RankRow, StepRow
 
 _STATS = ("mean", "max", "min")
-# what the names mean is in catalogue/native/roll.yaml
+# catalogue/native/roll.yaml explains the names
 _ROLL_NAMES = (
     *(f"critic/{what}/{stat}" for what in ("score", "rewards", "advantages", "returns", "values")
       for stat in _STATS),
@@ -25,7 +25,7 @@ _ROLL_NAMES = (
 )  # fmt: skip
 _GIB = 1 << 30
 _WHEN = {"start/onload": "start", "end/offload": "end"}
-# stages that count under their own names and are inside one of the updates
+# stages inside an update that also have names of their own
 _UPDATES = ("actor_update", "critic_update")
 _UPDATE_PARTS = ("forward", "backward", "optimizer", "communication")
 
@@ -37,8 +37,8 @@ def step_metrics(
 ) -> dict[str, float]:
     """Metrics of one step: native unit for native keys; seconds, GiB, tokens/s for the others.
 
-    ``scalars`` are the native values (mean over ranks), ``rows`` the step of each role, ``ranks``
-    the processes as they are now.
+    ``scalars``: native values (mean over ranks); ``rows``: the step of each role; ``ranks``: the
+    current processes.
     """
     metrics = dict(scalars)
     for key, value in (*_renamed(framework, scalars), *_times(rows), *_tokens(rows),
@@ -48,7 +48,7 @@ def step_metrics(
 
 
 def _renamed(framework: str, scalars: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Native values under ROLL's names; of several keys of one series the mapping's first."""
+    """Native values under ROLL's names; if keys share a series, the first in the mapping."""
     names = load(framework)
     for key in sorted(scalars, key=names.priority):
         native = names.find(key)
@@ -61,7 +61,7 @@ def _renamed(framework: str, scalars: Mapping[str, float]) -> Iterator[tuple[str
 
 @cache
 def _roll_names() -> dict[Series, list[tuple[str, float]]]:
-    """Series of the catalogue -> ROLL's names for it, each with the factor from ROLL's unit."""
+    """Catalogue series -> ROLL's names for it, each with the factor from ROLL's unit."""
     roll = load("roll")
     found: dict[Series, list[tuple[str, float]]] = {}
     for name in _ROLL_NAMES:
@@ -75,7 +75,7 @@ def _roll_names() -> dict[Series, list[tuple[str, float]]]:
 def _times(rows: Sequence[StepRow]) -> Iterator[tuple[str, float]]:
     """``total`` is the time of a stage with its waits, ``execute`` without them.
 
-    Mean over ranks; of roles that share a stage the one that took longest.
+    Values are means over ranks. If roles share a stage, the slowest role counts.
     """
     for row in sorted(rows, key=lambda row: row.begin_seconds - row.end_seconds):
         yield "time/step_total", row.end_seconds - row.begin_seconds
@@ -88,7 +88,7 @@ def _times(rows: Sequence[StepRow]) -> Iterator[tuple[str, float]]:
 
 
 def _stage_seconds(row: StepRow, *, has_waits: bool) -> dict[str, float]:
-    """Mean over the ranks that were in the stage at all."""
+    """Mean over the ranks that were in the stage."""
     found: dict[str, list[float]] = {}
     for cell in row.cells:
         stages = dict(cell.split.stage_seconds)
@@ -103,7 +103,7 @@ def _stage_seconds(row: StepRow, *, has_waits: bool) -> dict[str, float]:
 
 
 def _add_update_parts(stages: dict[str, float]) -> None:
-    """Stages are exclusive: an update gets its parts back; of two nobody knows whose they are."""
+    """Stage times are exclusive, so an update gets the time of its parts back."""
     updates = [stage for stage in _UPDATES if stage in stages]
     parts = [stages[part] for part in _UPDATE_PARTS if part in stages]
     if len(updates) == 1:
@@ -114,7 +114,7 @@ def _add_update_parts(stages: dict[str, float]) -> None:
 
 
 def _tokens(rows: Sequence[StepRow]) -> Iterator[tuple[str, float]]:
-    """Tokens of all ranks, of the role that counted most: several roles see the same tokens."""
+    """Tokens of all ranks of the role that counted most: several roles see the same tokens."""
     totals = []
     for row in rows:
         kinds: dict[str, float] = {}
@@ -132,9 +132,9 @@ def _tokens(rows: Sequence[StepRow]) -> Iterator[tuple[str, float]]:
 
 
 def _memory(ranks: Sequence[RankRow]) -> Iterator[tuple[str, float]]:
-    """GiB of the framework's allocator, mean over ranks as ROLL has it.
+    """GiB of the framework's allocator, mean over ranks as in ROLL.
 
-    As it is when the step is written; ``max_allocated`` is the highest sample in that stage so far.
+    Values at the time of writing; ``max_allocated`` is the highest sample in that stage so far.
     """
     found: dict[str, list[float]] = {}
     for device in (device for rank in ranks for device in rank.devices):
@@ -153,14 +153,14 @@ def _memory(ranks: Sequence[RankRow]) -> Iterator[tuple[str, float]]:
 
 
 def _held(held: HeldMemory) -> Iterator[tuple[str, float]]:
-    """ROLL has the process once while states are on the device, and once after they went."""
+    """ROLL's process memory while states are on the device, and after they were offloaded."""
     place = held.device.rpartition(":")[2]
     when = _WHEN.get(held.point)
-    told = {
+    values = {
         f"memory/{held.stage}/{held.point}/allocated/{place}": held.allocated_bytes,
         f"memory/{held.stage}/{held.point}/reserved/{place}": held.reserved_bytes,
     }
     if when is not None:
-        told[f"memory/cpu/{held.stage}/{when}/rss"] = held.resident_bytes
-        told[f"memory/cpu/{held.stage}/{when}/vms"] = held.virtual_bytes
-    yield from ((key, num_bytes) for key, num_bytes in told.items() if num_bytes is not None)
+        values[f"memory/cpu/{held.stage}/{when}/rss"] = held.resident_bytes
+        values[f"memory/cpu/{held.stage}/{when}/vms"] = held.virtual_bytes
+    yield from ((key, num_bytes) for key, num_bytes in values.items() if num_bytes is not None)

@@ -1,4 +1,4 @@
-"""Steps to SwanLab; local and offline it needs no network and no account."""
+"""Steps to SwanLab; modes local and offline need no network and no account."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dfx_agent.exporters.trackers.tracker import (
 
 _PROJECT = "dfx-agent"
 _LOG_DIR = "swanlog"
-# the agent's terminal, machine and working tree are not the job's: nothing of them is kept
+# the agent's terminal, machine and working tree do not belong to the job, so none is stored
 _SETTINGS = {
     "interactive": False,
     "terminal": {"proxy_type": "none"},
     "probe": {"hardware": False, "monitor": False, "requirements": False, "git": False},
 }
-# ours to set: one experiment for each run
+# set by us: one experiment per run
 _OURS = frozenset({"reinit", "kwargs"})
 # ROLL's YAML -> today's name; the login is a call of its own
 _OF_ROLL = {"experiment_name": "name", "logdir": "log_dir"}
@@ -34,10 +34,10 @@ _LOGIN = "login_kwargs"
 
 
 def open_tracker(options: Options) -> SwanLab:
-    """Options are those of ``swanlab.init``, ``settings`` as a mapping."""
+    """Options of ``swanlab.init``; ``settings`` is a mapping."""
     swanlab = library("swanlab", "swanlab")
-    known = frozenset(inspect.signature(swanlab.init).parameters) - _OURS
-    given = checked_options("swanlab", options, known | {_LOGIN, *_OF_ROLL})
+    accepted = frozenset(inspect.signature(swanlab.init).parameters) - _OURS
+    given = checked_options("swanlab", options, accepted | {_LOGIN, *_OF_ROLL})
     given = {_OF_ROLL.get(key, key): value for key, value in given.items()}
     login = given.pop(_LOGIN, None) or {}
     given["log_dir"] = str(folder("swanlab", given.get("log_dir", _LOG_DIR)))
@@ -51,7 +51,7 @@ def open_tracker(options: Options) -> SwanLab:
 
 
 class SwanLab:
-    """One run at a time: SwanLab has one in a process, so a second one is refused until then."""
+    """One run at a time: SwanLab allows one per process, so a second run is refused meanwhile."""
 
     def __init__(self, swanlab: Any, options: Mapping[str, Any]) -> None:
         self._swanlab = swanlab
@@ -65,7 +65,7 @@ class SwanLab:
 
 
 class SwanLabRun:
-    """The time of a value in SwanLab is when it was written."""
+    """SwanLab uses the time of writing as the time of a value."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -78,7 +78,7 @@ class SwanLabRun:
 
 
 def _check_mode(swanlab: Any, mode: str, login: Options) -> None:
-    """TrackerError when this mode lacks its package or its account."""
+    """Raises TrackerError if the package or the account that this mode needs is missing."""
     if mode == "local" and importlib.util.find_spec("swanboard") is None:
         raise TrackerError(
             "cannot open tracker swanlab: mode local needs swanboard: "

@@ -1,4 +1,4 @@
-"""Steps as TensorBoard event files, one folder a run."""
+"""Steps as TensorBoard event files, one folder per run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_tracker(options: Options) -> TensorBoard:
 
 @dataclass(frozen=True)
 class _Classes:
-    """Of tensorboardX. EventsWriter writes in our thread; SummaryWriter's dies on a full disk."""
+    """Uses tensorboardX's EventsWriter; SummaryWriter's thread dies on a full disk."""
 
     writer: Any
     event: Any
@@ -38,7 +38,7 @@ class _Classes:
 
 
 class TensorBoard:
-    """``<log_dir>/<run>/events.out.tfevents.*``."""
+    """Writes ``<log_dir>/<run>/events.out.tfevents.*``."""
 
     def __init__(self, log_dir: Path, classes: _Classes) -> None:
         self._log_dir = log_dir
@@ -49,7 +49,7 @@ class TensorBoard:
 
 
 class TensorBoardRun:
-    """One event a step, on disk before ``write`` returns."""
+    """One event per step, flushed to disk before ``write`` returns."""
 
     def __init__(self, log_dir: Path, classes: _Classes) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What a tracker is: somebody's place for numbers by step, such as TensorBoard.
+"""Interface of a tracker, which stores metrics by step, for example TensorBoard.
 
-Each tracker is one file of this folder with ``open_tracker(options)``, and no file imports its
-library before that is called. An open tracker has everything that can be checked without a run.
+Each tracker is one file of this folder with ``open_tracker(options)``, which imports the library.
+Opening a tracker checks everything that can be checked without a run.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ Options = Mapping[str, Any]
 
 
 class RunWriter(Protocol):
-    """One run in one tracker. Steps come in order, each once; any exception ends the writing."""
+    """Writes one run to one tracker, each step once and in order; an exception ends the writing."""
 
     def write(self, step: int, time_seconds: float, metrics: Mapping[str, float]) -> None:
         """Values may be NaN or infinite."""
 
     def close(self) -> None:
-        """The run is over, or the writing failed."""
+        """Called when the run is over, or when writing has failed."""
 
 
 class Tracker(Protocol):
-    """One open tracker; ``begin`` is called for each run that appears."""
+    """One open tracker; ``begin`` is called for each new run."""
 
     def begin(self, run: str) -> RunWriter:
-        """Raises what the library raises when the run cannot be begun."""
+        """Raises the library's exception if the run cannot be started."""
 
 
-def checked_options(tracker: str, options: Options, known: frozenset[str]) -> dict[str, Any]:
-    """ConfigError that names the first option nobody knows."""
+def checked_options(tracker: str, options: Options, accepted: frozenset[str]) -> dict[str, Any]:
+    """Raises ConfigError that names the first unknown option."""
     for key in options:
-        if key not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            raise ConfigError(f"tracker_kwargs.{tracker}: unknown key {key!r}: known are {listed}")
+        if key not in accepted:
+            listed = ", ".join(sorted(accepted)) or "none"
+            raise ConfigError(
+                f"tracker_kwargs.{tracker}: unknown key {key!r}: accepted keys are {listed}"
+            )
     return dict(options)
 
 
 def checked_settings(tracker: str, build: Callable[[], Any]) -> Any:
-    """What ``build`` makes of the library's own settings; ConfigError when it refuses them."""
+    """The library's settings object; ConfigError if the library rejects the options."""
     try:
         return build()
     except Exception as error:  # noqa: BLE001 (whatever the library raises is the reason)
@@ -53,7 +55,7 @@ def checked_settings(tracker: str, build: Callable[[], Any]) -> Any:
 
 
 def library(tracker: str, module: str) -> Any:
-    """The tracker's library; TrackerError that says what to install."""
+    """Import the tracker's library; TrackerError says what to install."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -62,7 +64,7 @@ def library(tracker: str, module: str) -> Any:
 
 
 def folder(tracker: str, path: object) -> Path:
-    """The folder, made if it is not there; TrackerError when nothing can be written into it."""
+    """The folder, created if needed; TrackerError if it is not writable."""
     made = Path(str(path)).absolute()
     try:
         made.mkdir(parents=True, exist_ok=True)
@@ -83,5 +85,5 @@ def experiment_name(given: object, run: str) -> str:
 
 
 def file_name(run: str) -> str:
-    """A run's name as the name of a file: no slash, and never "." or ".."."""
+    """A file name for a run: without slashes, and never "." or ".."."""
     return quote(run, safe=" +=@,") if run.strip(".") else run.replace(".", "%2E") or "%"

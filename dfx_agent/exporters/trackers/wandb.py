@@ -1,4 +1,4 @@
-"""Steps to Weights & Biases, one run each; offline it needs no network and no account."""
+"""Steps to Weights & Biases, one W&B run per run; offline mode needs no network and no account."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dfx_agent.exporters.trackers.tracker import (
 )
 
 _PROJECT = "dfx-agent"
-# the agent's terminal, machine and working tree are not the job's: nothing of them is uploaded
+# the agent's terminal, machine and working tree do not belong to the job, so none is uploaded
 _SETTINGS = {
     "silent": True,
     "console": "off",
@@ -26,7 +26,7 @@ _SETTINGS = {
     "disable_code": True,
     "x_disable_stats": True,
 }
-# ours to set: one run in W&B for each run here
+# set by us: one W&B run per run
 _OURS = frozenset({"reinit"})
 # of ROLL's YAML, which names no option of wandb.init
 _OF_ROLL = frozenset({"api_key", "log_dir"})
@@ -34,10 +34,10 @@ _LOGIN_TIMEOUT_SECONDS = 15
 
 
 def open_tracker(options: Options) -> Wandb:
-    """Options are those of ``wandb.init``, ``settings`` as a mapping; ``mode`` may be offline."""
+    """Options of ``wandb.init``; ``settings`` is a mapping, and ``mode`` may be offline."""
     wandb = library("wandb", "wandb")
-    known = frozenset(inspect.signature(wandb.init).parameters) - _OURS
-    given = checked_options("wandb", options, known | _OF_ROLL)
+    accepted = frozenset(inspect.signature(wandb.init).parameters) - _OURS
+    given = checked_options("wandb", options, accepted | _OF_ROLL)
     api_key = given.pop("api_key", None)
     if "log_dir" in given:
         given["dir"] = given.pop("log_dir")
@@ -52,7 +52,7 @@ def open_tracker(options: Options) -> Wandb:
 
 
 class Wandb:
-    """Several runs at once in one process."""
+    """Several runs at a time in one process."""
 
     def __init__(self, wandb: Any, options: Mapping[str, Any]) -> None:
         self._wandb = wandb
@@ -67,7 +67,7 @@ class Wandb:
 
 
 class WandbRun:
-    """A call returns when wandb's own process has taken the step."""
+    """A call returns when wandb's own process has received the step."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -80,7 +80,7 @@ class WandbRun:
 
 
 def _log_in(wandb: Any, api_key: str | None) -> None:
-    """TrackerError when there is no key, or when the server does not take it."""
+    """Raises TrackerError if there is no key, or if the server rejects it."""
     try:
         wandb.login(key=api_key, prompt=False, verify=True, timeout=_LOGIN_TIMEOUT_SECONDS)
         has_key = wandb.login(prompt=False)

@@ -1,8 +1,8 @@
-"""Closed steps to the trackers that were asked for, each in a thread of its own.
+"""Writes closed steps to the configured trackers, each in its own thread.
 
-A slow tracker delays nobody, and one that fails is given up for that run, counted and reported.
-Steps are told in order and each once: a step waits until its late values are there, and what comes
-after that, or is repeated after a restart of the job, is counted and not told.
+A slow tracker delays nothing else. If a tracker fails, writing stops for that run, and the failure
+is counted and reported. Each step is written once and in order, when its late values have arrived.
+Values that arrive later, or again after a restart of the job, are counted but not written.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from dfx_agent.snapshot import RunRow, Snapshot, StepRow
 
 POLL_SECONDS = 1.0
 STOP_SECONDS = 15.0
-# a step that is this far behind is complete, as is one that nothing was added to for so long
+# a step this far behind is complete, and so is a step without new values for this long
 _STEPS_BEHIND = 2
 _SETTLE_SECONDS = 5.0
-# so many told steps are looked at for what comes late
+# so many written steps are checked for late values
 _KEEP_STEPS = 64
 
 # (run, tracker, one line for people)
 Report = Callable[[str, str, str], None]
-# what is known of a step: ("scalar", key) and (role, rank, wall seconds)
+# known values of a step: ("scalar", key) and (role, rank, wall seconds)
 Parts = frozenset[tuple[object, ...]]
 
 
 class StepSource(Protocol):
-    """What a tracker asks of the agent. KeyError on an unknown run."""
+    """What a tracker reads from the agent. KeyError on an unknown run."""
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot."""
+        """The latest snapshot."""
 
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
-        """Closed steps of every role that are kept, those after ``after_step`` if it is given."""
+        """Stored closed steps of every role, after ``after_step`` if it is given."""
 
     def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
         """Step -> native key -> value in its native unit, mean over ranks."""
 
 
 def names() -> list[str]:
-    """The trackers that exist: the files of this folder that can open one."""
+    """Names of the trackers: the files of this folder that define ``open_tracker``."""
     found = (module.name for module in iter_modules(trackers.__path__))
     return sorted(n for n in found if hasattr(_module(n), "open_tracker"))
 
@@ -59,17 +59,19 @@ def names() -> list[str]:
 def open_trackers(
     track_with: Sequence[str], tracker_kwargs: Mapping[str, Options]
 ) -> dict[str, Tracker]:
-    """Name -> open tracker. ConfigError, or TrackerError with the reason why one cannot open."""
+    """Name -> open tracker. Raises ConfigError, or TrackerError with the reason."""
     if not track_with and not tracker_kwargs:
         return {}
-    known = names()
+    tracker_names = names()
     for name in track_with:
-        if name not in known:
-            raise ConfigError(f"track_with: no tracker {name!r}: there are {', '.join(known)}")
+        if name not in tracker_names:
+            raise ConfigError(
+                f"track_with: no tracker {name!r}: there are {', '.join(tracker_names)}"
+            )
     for name in tracker_kwargs:
         if name not in track_with:
-            said = f"tracker_kwargs: {name!r} is not in track_with: "
-            raise ConfigError(f"{said}write tracker_kwargs: {{TRACKER: {{KEY: VALUE}}}}")
+            problem = f"tracker_kwargs: {name!r} is not in track_with: "
+            raise ConfigError(f"{problem}write tracker_kwargs: {{TRACKER: {{KEY: VALUE}}}}")
     return {n: _module(n).open_tracker(tracker_kwargs.get(n, {})) for n in track_with}
 
 
@@ -79,7 +81,7 @@ def _module(name: str) -> Any:
 
 @dataclass
 class _Run:
-    """One run in one tracker. ``writer`` is None before the first step and after a failure."""
+    """One run in one tracker. ``writer``: None before the first step and after a failure."""
 
     writer: RunWriter | None = None
     has_failed: bool = False
@@ -87,12 +89,12 @@ class _Run:
     num_steps: int = 0
     num_dropped_steps: int = 0
     num_late_values: int = 0
-    told: dict[int, Parts] = field(default_factory=dict)
+    written: dict[int, Parts] = field(default_factory=dict)
     waiting: dict[int, tuple[Parts, float]] = field(default_factory=dict)
 
 
 class TrackerThread:
-    """Follows ``source`` for one tracker."""
+    """Writes the steps of ``source`` to one tracker."""
 
     def __init__(self, name: str, tracker: Tracker, source: StepSource, report: Report) -> None:
         self._name = name
@@ -108,11 +110,11 @@ class TrackerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the end; steps that are closed by now are told first."""
+        """Request the end; steps that are closed now are written first."""
         self._stop.set()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Whether everything was told in time."""
+        """Wait for the end. Returns whether everything was written in time."""
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
@@ -139,9 +141,9 @@ class TrackerThread:
             state = self._runs.setdefault(run.run, _Run())
             try:
                 self._follow(run, state, is_last=is_last)
-            except KeyError:  # the agent has let the run go meanwhile
+            except KeyError:  # the agent has dropped the run meanwhile
                 continue
-            except Exception as error:  # noqa: BLE001 (one run costs the others nothing)
+            except Exception as error:  # noqa: BLE001 (other runs are not affected)
                 self._log.error(f"following run {run.run}", error)
         gone = self._runs.keys() - {run.run for run in snapshot.runs}
         for name in gone:
@@ -160,15 +162,15 @@ class TrackerThread:
             step_rows = by_step.get(step, [])
             metrics = step_metrics(run.framework, scalars.get(step, {}), step_rows, run.ranks)
             ended = max((row.end_seconds for row in step_rows), default=time.time())
-            self._tell(run.run, state, step, ended, metrics)
+            self._write(run.run, state, step, ended, metrics)
             state.last_step = step
-            state.told[step] = parts[step]
-        for step in sorted(state.told)[:-_KEEP_STEPS]:
-            del state.told[step]
+            state.written[step] = parts[step]
+        for step in sorted(state.written)[:-_KEEP_STEPS]:
+            del state.written[step]
         if _has_ended(run):
             self._close(run.run, state)
 
-    def _tell(
+    def _write(
         self, run: str, state: _Run, step: int, ended: float, metrics: Mapping[str, float]
     ) -> None:
         if state.has_failed:
@@ -201,7 +203,7 @@ class TrackerThread:
 
 
 class Trackers:
-    """All configured trackers; a ``TrackerSource``."""
+    """All configured trackers; implements ``TrackerSource``."""
 
     def __init__(self, trackers: Mapping[str, Tracker], source: StepSource, report: Report) -> None:
         self._threads = {n: TrackerThread(n, t, source, report) for n, t in trackers.items()}
@@ -211,7 +213,7 @@ class Trackers:
             thread.start()
 
     def stop(self) -> list[str]:
-        """Tell what is closed by now; names of trackers that did not get done in time."""
+        """Write all closed steps; returns the names of trackers that did not finish in time."""
         for thread in self._threads.values():
             thread.stop()
         deadline = time.monotonic() + STOP_SECONDS
@@ -231,19 +233,19 @@ def _parts(rows: Sequence[StepRow], scalars: Mapping[str, float]) -> Parts:
 
 
 def _note_late(state: _Run, parts: Mapping[int, Parts]) -> None:
-    """Count what was not there when its step was told, each once."""
+    """Count values that arrived after their step was written, each once."""
     if state.last_step is None:
         return
     for step in (n for n in parts if n <= state.last_step):
-        known = state.told.get(step, frozenset())
-        state.num_late_values += len(parts[step] - known)
-        state.told[step] = known | parts[step]
+        written_parts = state.written.get(step, frozenset())
+        state.num_late_values += len(parts[step] - written_parts)
+        state.written[step] = written_parts | parts[step]
 
 
 def _complete_steps(
     run: RunRow, state: _Run, parts: Mapping[int, Parts], *, is_last: bool
 ) -> list[int]:
-    """Steps to tell now, in order: none before one that may still change."""
+    """Steps to write now, in order: none before a step that may still change."""
     now = time.monotonic()
     pending = sorted(n for n in parts if state.last_step is None or n > state.last_step)
     before, state.waiting = state.waiting, {}
@@ -251,8 +253,8 @@ def _complete_steps(
     complete: list[int] = []
     is_open = False
     for step in pending:
-        known = before.get(step)
-        since = known[1] if known and known[0] == parts[step] else now
+        earlier = before.get(step)
+        since = earlier[1] if earlier and earlier[0] == parts[step] else now
         state.waiting[step] = parts[step], since
         is_settled = step < passed[0] and (is_last or now - since >= _SETTLE_SECONDS)
         is_open = is_open or not (has_ended or step < passed[1] or is_settled)
@@ -264,13 +266,14 @@ def _complete_steps(
 def _passed_steps(run: RunRow, pending: Sequence[int]) -> tuple[int, int]:
     """(steps below it are over, steps below it are complete).
 
-    Over is what every living process has passed, complete what one of them is two steps ahead of.
-    A run whose processes tell no step (a followed log) has passed what it has values for.
+    A step is over when every live process has finished it, and complete when one of them is two
+    steps ahead.
+    For a run whose processes report no step (a followed log), a step with values is over.
     """
     steps = [r.step for r in run.ranks if r.state in ("live", "unknown") and r.step is not None]
-    newest = max(steps, default=pending[-1] if pending else 0)
-    behind = newest - _STEPS_BEHIND + 1
-    return (min(steps) if steps else newest + 1), behind
+    latest = max(steps, default=pending[-1] if pending else 0)
+    behind = latest - _STEPS_BEHIND + 1
+    return (min(steps) if steps else latest + 1), behind
 
 
 def _has_ended(run: RunRow) -> bool:

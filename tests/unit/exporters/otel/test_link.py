@@ -158,16 +158,18 @@ def test_a_hub_without_receivers_leaves_the_alerts_to_its_nodes(link):
 
 
 @pytest.mark.parametrize(
-    ("is_taken", "is_told", "is_of_hub"),
+    ("is_taken", "is_delivered", "is_of_hub"),
     [(True, True, True), (False, True, False), (True, False, False)],
     ids=["taken", "not taken", "not told in time"],
 )
-def test_at_the_end_a_node_delivers_what_its_hub_has_not_taken(link, is_taken, is_told, is_of_hub):
+def test_at_the_end_a_node_delivers_what_its_hub_has_not_taken(
+    link, is_taken, is_delivered, is_of_hub
+):
     link.see_answer(200, HUB | {DELIVERS: "1"}, "")
     if not is_taken:
         link.see_no_answer("Connection refused")
     assert link.is_delivered_by_hub
-    link.see_end(is_told=is_told)
+    link.see_end(is_delivered=is_delivered)
     assert link.is_delivered_by_hub == is_of_hub
 
 
