@@ -82,7 +82,7 @@ class _Looks:
         self._channel = Channel(agent, Look())
         agent.poll()
         self._begin, self._pause = time.monotonic(), self._look()
-        self.first_kib = len(self._channel.told.whole) / 1024
+        self.first_kib = len(self._channel.latest.whole) / 1024
         self.kib_per_second: list[float] = []
         self.percent: list[float] = []
         self.seconds: list[float] = []
@@ -94,7 +94,7 @@ class _Looks:
         elapsed, self._begin = now - self._begin, now
         busy = self._channel.look()
         self._pause = max(REFRESH_SECONDS, busy / MAX_SHARE)
-        self.kib_per_second.append(len(self._channel.told.patch) / 1024 / elapsed)
+        self.kib_per_second.append(len(self._channel.latest.patch) / 1024 / elapsed)
         self.percent.append(100 * busy / max(elapsed, self._pause))
         self.seconds.append(self._pause)
 

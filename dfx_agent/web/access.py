@@ -1,10 +1,11 @@
-"""Who may read, and who may change: by token, or as a process of the right user on this machine.
+"""Access control: by token, or by the user of a local process.
 
-What changes something always needs the token, as a header or as the cookie that the page got.
-Reading over loopback is for processes of the users in ``uids``. Whatever cannot be told is a no.
+Changes always need the token, as a header or as the cookie that the page received. Processes of the
+users in ``uids`` may read over loopback without it. If the user cannot be determined, access is
+refused.
 
-``/proc/net/tcp`` and ``tcp6`` of Linux say who owns the client's end of a connection that never
-left this machine.
+The owner of the client's end of a local connection is found in Linux's ``/proc/net/tcp`` and
+``tcp6``.
 """
 
 from __future__ import annotations
@@ -43,20 +44,21 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-# what a process of a known user may post: facts of its node and spans of its job, which change
-# nothing that people set; a browser asks before it sends their type, and is told no
-_TELLING_PATHS = frozenset({envelope.LOGS_PATH, envelope.TRACES_PATH})
+# paths to which local processes of known users may post: facts of a node and spans of a job, which
+# change no setting; a browser asks before it sends their content type, and is refused
+_POST_PATHS = frozenset({envelope.LOGS_PATH, envelope.TRACES_PATH})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# somebody else asks through a proxy: its user says nothing about him
+# headers of proxies: behind a proxy the local user is not the real client
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 
 
 @dataclass(frozen=True)
 class Access:
-    """``token`` opens everything, None: nothing can be changed. ``token_file`` is told to people.
+    """Who may read and change. ``token``: allows everything; None: nothing can be changed.
 
-    ``uids``: whose processes on this machine may read without it; ``is_open_to_local_users``: all.
-    ``see_stranger`` is told the address of who wants to tell something without it, and his name.
+    ``token_file`` is named in messages. ``uids``: users whose local processes may read without the
+    token; ``is_open_to_local_users``: all users. ``see_stranger`` is called with address and name
+    of a sender that has no valid token.
     """
 
     token: str | None
@@ -67,7 +69,7 @@ class Access:
 
 
 class Guard:
-    """Lets through what ``access`` allows, everything without one; sets the security headers."""
+    """Applies ``access``, if there is one, and sets the security headers."""
 
     def __init__(self, app: ASGIApp, access: Access | None) -> None:
         self._app = app
@@ -108,8 +110,8 @@ class Guard:
             return False
         if connection.scope["method"] in _READING:
             return self._access.is_open_to_local_users or await self._is_of_known_user(connection)
-        is_telling = connection.scope["path"] in _TELLING_PATHS
-        return is_telling and await self._is_of_known_user(connection)
+        may_post = connection.scope["path"] in _POST_PATHS
+        return may_post and await self._is_of_known_user(connection)
 
     def _shows_token(self, connection: HTTPConnection) -> bool:
         scheme, _, given = connection.headers.get("authorization", "").partition(" ")
@@ -128,7 +130,7 @@ class Guard:
         return await run_sync(uid_of, client, server) in self._access.uids
 
     def _may_have_cookie(self, connection: HTTPConnection) -> bool:
-        """Not where all local users may read, but not change."""
+        """False if all local users may read but not change."""
         if self._access is None or self._token is None or self._access.is_open_to_local_users:
             return False
         return not self._shows_token(connection)
@@ -142,7 +144,7 @@ class Guard:
         return f"{name}={self._cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in _TELLING_PATHS and self._access is not None:
+        if scope["path"] in _POST_PATHS and self._access is not None:
             _see_stranger(self._access, HTTPConnection(scope))
         detail = "token required: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once"
         if self._access is not None and self._access.token_file:
@@ -175,7 +177,7 @@ def is_loopback(peer: Address | None) -> bool:
 
 
 def uid_of(client: Address, server: Address) -> int | None:
-    """Who owns the client's end of a connection to ``server``; None when it cannot be told.
+    """Owner of the client's end of a connection to ``server``; None if it cannot be determined.
 
     A socket that its process has closed belongs to nobody, and the kernel shows it as root's: only
     one that is established and has an inode counts.
@@ -196,7 +198,7 @@ def uid_of(client: Address, server: Address) -> int | None:
 
 
 def _rows_begin(client: Address, server: Address) -> Iterator[str]:
-    """Both ends as the tables have them; an IPv4 address may stand in an IPv6 one."""
+    """Both ends in the notation of the tables; an IPv4 address may appear as an IPv6 one."""
     near, far = _ip(client[0]), _ip(server[0])
     if near is None or far is None or near.version != far.version:
         return
@@ -215,6 +217,6 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _hex(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """As the kernel prints it: words of 32 bits, each as this machine has it in memory."""
+    """As the kernel prints it: 32-bit words in this machine's byte order."""
     words = struct.unpack(f"={len(ip.packed) // 4}I", ip.packed)
     return "".join(f"{word:08X}" for word in words)

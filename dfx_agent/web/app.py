@@ -51,7 +51,7 @@ STATIC = Path(__file__).parent / "static"
 MAX_OPENED_RANKS = 16
 NUM_WORKER_THREADS = 4
 PLOTLY_MAX_AGE_SECONDS = 7 * 24 * 3600
-_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}  # of what is made anew
+_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}  # for generated content
 
 # A job's OTEL_* environment is meant for the job: fastapi must not start exporting because of it.
 _NO_TELEMETRY: Any = {
@@ -123,15 +123,15 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
 
     @router.get("/snapshot", response_model=Snapshot)
     def snapshot() -> Response:
-        """Everything the agent knows at this instant."""
+        """The complete state of the agent at this instant."""
         return _answer(encode(source.snapshot()))
 
     @router.get("/stream", response_class=StreamingResponse)
     async def stream_views(run: str = "", rank: _Opened = None) -> Response:
         """Server-sent events of one run: a `whole` view first and after a gap, then a `patch` each.
 
-        Without `run` it is the newest that lives. Of a large job few ranks are told in full; those
-        of `rank` (`ROLE/RANK`) are.
+        Without `run` the latest live run is sent. For a large job only some ranks are sent in full;
+        those of `rank` (`ROLE/RANK`) always are.
         """
         look = Look(run, ranks_named(rank or ()))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -141,7 +141,7 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
         "/runs/{run:path}/scalars", response_model=tuple[ScalarHistory, ...], responses=_UNKNOWN_RUN
     )
     def scalars(run: str, key: Annotated[list[str] | None, Query()] = None) -> Response:
-        """History of the native keys asked for; of all keys when none is named."""
+        """History of the requested native keys; of all keys if none is named."""
         with _known_run(run):
             rows = source.scalar_history(run, key or ())
         # one key at a time: all points of a long run take 20 MiB
@@ -158,7 +158,7 @@ def _verdicts_api(source: Source) -> APIRouter:
 
     @router.get("/verdicts", response_model=tuple[RunVerdicts, ...])
     def verdicts() -> Response:
-        """What is concluded of each run; no rows of ranks, so that it is short for any job."""
+        """Conclusions about each run, without the rows of its ranks, so it is short for any job."""
         snapshot = source.snapshot()
         return _answer(encode((*map(RunVerdicts.from_row, snapshot.runs), *snapshot.finished)))
 
@@ -194,7 +194,7 @@ def _timeline_api(source: Source) -> APIRouter:
         "/runs/{run:path}/timeline", response_model=tuple[TimelineRow, ...], responses=_UNKNOWN_RUN
     )
     def timeline(request: Request, run: str, window: Annotated[TimelineQuery, Query()]) -> Response:
-        """Newest steps of each rank, or of `rank`, as stretches of stage, wait and idle time.
+        """Latest steps of each rank, or of `rank`, as slices of stage, wait and idle time.
 
         An answer ends at about 1 MiB: a `Link` header with `rel="next"` then leads to the rest.
         """
@@ -215,7 +215,7 @@ def _signals_api(source: Source) -> APIRouter:
 
     @router.get("/runs/{run:path}/signals", response_model=SignalHistory, responses=_UNKNOWN_RUN)
     def signals(run: str, steps: Annotated[int, Query(ge=1, le=256)] = 120) -> Response:
-        """Training health over the newest steps: signals with their baselines, and symptoms."""
+        """Training health over the latest steps: signals with their baselines, and symptoms."""
         with _known_run(run):
             history = source.signal_history(run, steps)
         return _answer(encode_signals(history))
@@ -224,7 +224,7 @@ def _signals_api(source: Source) -> APIRouter:
         "/runs/{run:path}/signals/reset", status_code=204, responses=_UNKNOWN_RUN | _FOREIGN
     )
     def reset_signals(request: Request, run: str) -> None:
-        """Take the present state as normal: baselines are learned anew, symptoms end."""
+        """Treat the current state as normal: baselines are learned again, symptoms end."""
         if not _is_own(request):
             raise HTTPException(403, "only the agent's own page, or a client without one, may ask")
         with _known_run(run):
@@ -250,7 +250,7 @@ def _heatmap_api(source: Source) -> APIRouter:
 
 
 def _is_own(request: Request) -> bool:
-    """Browsers name the site that asks, and let any site post; other clients name none."""
+    """Browsers name the requesting site, and let any site post; other clients name none."""
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
 
@@ -272,9 +272,9 @@ def _alerts_api(source: AlertSource | None) -> APIRouter:
 
     @router.get("/alerts", response_model=Alerts)
     def alerts() -> Response:
-        """What fires now, worst first, and how its delivery stands."""
-        newest = source.alerts() if source else Alerts(time.time(), (), (), 0, 0)
-        return _answer(encode(newest))
+        """Alerts that fire now, worst first, and the state of their delivery."""
+        alerts_now = source.alerts() if source else Alerts(time.time(), (), (), 0, 0)
+        return _answer(encode(alerts_now))
 
     return router
 
@@ -300,7 +300,7 @@ def _probes(source: Source, render_metrics: RenderMetrics) -> APIRouter:
 
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """The process lives. Needs no token."""
+        """The process is alive. Needs no token."""
         return {"status": "ok"}
 
     @router.get("/readyz", responses={503: {"description": "No poll yet, or blind"}})
@@ -340,7 +340,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _plotly_files() -> StaticFiles | None:
-    """The folder of plotly's wheel that holds plotly.min.js; importing plotly would cost memory."""
+    """The folder in plotly's wheel with plotly.min.js; importing plotly would cost memory."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         return None

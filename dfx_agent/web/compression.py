@@ -1,4 +1,4 @@
-"""What is made anew for each request travels compressed; files go as they are, with their ETag."""
+"""Compresses generated content; files are sent unchanged, with their ETag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address to serve on, bound before anything else happens: a taken port is one clear line.
+"""The address to serve on, bound before anything else: a port in use becomes one clear line.
 
 Nothing of the web framework: ``attach`` is in the job before that is imported.
 """
@@ -33,7 +33,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 class Listener:
-    """A TCP address, with TLS when there is a certificate; port 0 takes any free port."""
+    """A TCP address, with TLS if there is a certificate; port 0 selects any free port."""
 
     def __init__(
         self, host: str, port: int, tls_cert: str | None = None, tls_key: str | None = None
@@ -45,18 +45,18 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page, with the real port once bound."""
+        """URL for browsers, with the real port once bound."""
         return self._url_of(socket.gethostname() if self.host in ALL_ADDRESSES else self.host)
 
     @property
     def local_url(self) -> str:
-        """Where this machine finds it, once bound: by loopback when it listens on all addresses."""
+        """URL for this machine, once bound: loopback if it listens on all addresses."""
         local = dict(zip(ALL_ADDRESSES, (LOOPBACK, "::1"), strict=True))
         return self._url_of(local.get(self._address(), self.host))
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it, once bound."""
+        """Whether only this machine can reach it, once bound."""
         return is_loopback(self._address())
 
     def bind(self) -> socket.socket:
@@ -129,7 +129,7 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
 
 
 def _holder(port: int) -> str:
-    """Who listens on the port, as far as this user may know."""
+    """Which process listens on the port, as far as this user may know."""
     import psutil  # noqa: PLC0415 (only for a failure)
 
     try:

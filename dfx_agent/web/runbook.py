@@ -1,4 +1,4 @@
-"""The runbook as a page: where ``runbook_url`` of every alert leads."""
+"""The runbook as a page; ``runbook_url`` of every alert leads there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
 
 
 def page(alerts: Iterable[Alert] = PROMETHEUS_ALERTS) -> str:
-    """One section for each alert name, anchors are the name as it is, and in lower case."""
+    """One section per alert; its anchors are the alert's name, as it is and in lower case."""
     by_name = {alert.name: alert for alert in alerts}
     return template(__package__, "runbook.html").render(alerts=by_name.values())

@@ -28,9 +28,9 @@ STOP_TIMEOUT_SECONDS = 2.0
 
 
 class BoundedProtocol(H11Protocol):
-    """A request has to be whole in ``REQUEST_SECONDS``.
+    """A request must be complete within ``REQUEST_SECONDS``.
 
-    Above ``max_connections`` the one that has asked for nothing longest goes, else the newest.
+    Above ``max_connections`` the connection that has been idle longest is closed, else the new one.
     """
 
     max_connections = MAX_CONNECTIONS
@@ -56,7 +56,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Nothing is asked for, or not wholly."""
+        """Whether no request, or only part of one, has arrived."""
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:
@@ -73,14 +73,14 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        open_now = [cast("Any", each) for each in self.connections]
-        idle = [each for each in open_now if each is not self and each._is_idle]  # noqa: SLF001
-        oldest = min(idle, key=lambda each: each._silent_since, default=self)  # noqa: SLF001
+        connections = [cast("Any", connection) for connection in self.connections]
+        idle = [other for other in connections if other is not self and other._is_idle]  # noqa: SLF001
+        oldest = min(idle, key=lambda other: other._silent_since, default=self)  # noqa: SLF001
         oldest.transport.abort()
 
 
 class HubProtocol(BoundedProtocol):
-    """The same for a hub, to which each node keeps a connection."""
+    """The same for a hub, to which each node has one connection."""
 
     max_connections = 4096
 
@@ -108,7 +108,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page, with the real port once started."""
+        """URL for browsers, with the real port once started."""
         return self._listener.url
 
     def start(self) -> None:

@@ -1,9 +1,9 @@
-"""Views as server-sent events: a whole one first and after a gap, then what changed.
+"""Views as server-sent events: a complete view first and after a gap, then changes.
 
-``whole`` is ``{"version": n, "view": {...}}``, ``patch`` is ``{"version": n, "patch": {...}}`` of
-version n - 1. Who holds another version opens the stream anew. The
-id of an event is the agent's clock (Unix seconds) when it was sent, so that a browser with another
-clock can still tell how old a view is.
+``whole`` is ``{"version": n, "view": {...}}``, ``patch`` is ``{"version": n, "patch": {...}}`` for
+version n - 1. A client with any other version opens the stream again. The id of an event is the
+agent's clock (Unix seconds) when it was sent. So a browser with a different clock can still compute
+how old a view is.
 
 A patch is what changed between two JSON documents: ``patched(a, diff(a, b))`` is ``b``. It is JSON
 itself, and one of three:
@@ -13,8 +13,8 @@ itself, and one of three:
 - ``{"o": [...], "p": {index: patch}}`` of a list of objects: its new order, each part either
   ``[begin, end]`` of the old list or ``{"v": rows}``, then patches by place in the new list.
 
-Parts that are empty are left out. Rows are the same where what names them is (``ROW_KEYS``): that
-keeps a patch short, and is nothing its truth depends on. The page has the same in delta.js.
+Empty parts are left out. Rows are equal if their names (``ROW_KEYS``) are: that makes patches
+shorter, but their correctness does not depend on it. The page has the same code in delta.js.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ MAX_SHARE = 0.15
 _ENCODE = Document[View](View).dumped
 
 
-class Told(NamedTuple):
-    """What listeners get who have the version before; ``patch`` is empty where there was none."""
+class StreamedView(NamedTuple):
+    """One version of a view. ``patch``: for clients with the previous version, may be empty."""
 
     version: int
     whole: bytes
     patch: bytes
 
     def after(self, version: int) -> bytes:
-        """The event for who has ``version``, without its id."""
+        """The event for a client with ``version``, without its id."""
         if version == self.version - 1 and self.patch:
             return b"event: patch\ndata: " + self.patch
         return b"event: whole\ndata: " + self.whole
 
 
 class Channel:
-    """What the listeners of one look are told, made once for all of them."""
+    """Events for the listeners of one look, built once for all of them."""
 
     def __init__(self, source: Source, look: Look, full_rows: FullRows = as_they_are) -> None:
         self._source = source
@@ -74,11 +74,11 @@ class Channel:
         self._view: Json = None
         self._refresh_at = 0.0
         self._is_refreshing = False
-        self.told = Told(0, b"", b"")
+        self.latest = StreamedView(0, b"", b"")
         self.num_listeners = 0
 
     async def refresh(self, num_looks: int) -> None:
-        """Look, if it is time to: in a thread, as a snapshot of many ranks takes its time."""
+        """Build a new view if it is time to; in a thread, because many ranks take a while."""
         if self._is_refreshing or time.monotonic() < self._refresh_at:
             return
         self._is_refreshing = True
@@ -91,18 +91,18 @@ class Channel:
             self._is_refreshing = False
 
     def look(self) -> float:
-        """Processor seconds that a new view took; 0 when there is nothing new."""
+        """Build a new view. Returns the CPU seconds that it took, 0 if nothing is new."""
         begin = time.thread_time()
         snapshot = self._source.snapshot()
         if snapshot is self._snapshot:
             return 0.0
         encoded = _ENCODE(self._viewer.view(snapshot))
-        view, version = from_json(encoded), self.told.version + 1
+        view, version = from_json(encoded), self.latest.version + 1
         patch = diff(self._view, view) if version > 1 else None
         whole = b'{"version":%d,"view":%b}' % (version, encoded)
-        told = b'{"version":%d,"patch":%b}' % (version, to_json(patch)) if patch else b""
+        change = b'{"version":%d,"patch":%b}' % (version, to_json(patch)) if patch else b""
         self._snapshot, self._view = snapshot, view
-        self.told = Told(version, whole, told)
+        self.latest = StreamedView(version, whole, change)
         return time.thread_time() - begin
 
 
@@ -125,10 +125,10 @@ class ViewStream:
             version, beat_at = 0, time.monotonic() + HEARTBEAT_SECONDS
             while not self._closed:
                 await channel.refresh(len(self._channels))
-                now, told = time.monotonic(), channel.told
-                if told.version != version:
-                    yield b"id: %.3f\n%b\n\n" % (time.time(), told.after(version))
-                    version, beat_at = told.version, now + HEARTBEAT_SECONDS
+                now, latest = time.monotonic(), channel.latest
+                if latest.version != version:
+                    yield b"id: %.3f\n%b\n\n" % (time.time(), latest.after(version))
+                    version, beat_at = latest.version, now + HEARTBEAT_SECONDS
                 elif now >= beat_at:
                     yield b": nothing new\n\n"
                     beat_at = now + HEARTBEAT_SECONDS
@@ -136,7 +136,7 @@ class ViewStream:
 
     @contextmanager
     def _channel(self, look: Look) -> Iterator[Channel]:
-        """One for all who look alike, gone with the last of them."""
+        """One channel per look; removed with its last listener."""
         channel = self._channels.setdefault(look, Channel(self._source, look, self._full_rows))
         channel.num_listeners += 1
         try:
@@ -148,7 +148,7 @@ class ViewStream:
 
 
 def diff(old: Json, new: Json) -> Patch | None:
-    """None where both are the same."""
+    """None if both are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         return _of_objects(old, new)
     if _are_rows(old) and _are_rows(new):
@@ -157,7 +157,7 @@ def diff(old: Json, new: Json) -> Patch | None:
 
 
 def patched(old: Json, patch: Patch | None) -> Json:
-    """``old`` stays as it is; what did not change is shared with it."""
+    """``old`` is not changed; unchanged parts are shared with it."""
     if patch is None:
         return old
     if "v" in patch:
@@ -165,13 +165,13 @@ def patched(old: Json, patch: Patch | None) -> Json:
     if isinstance(old, list):
         return _patched_rows(old, patch)
     gone = set(patch.get("d", ()))
-    kept = {key: value for key, value in old.items() if key not in gone}
+    rest = {key: value for key, value in old.items() if key not in gone}
     inner = {key: patched(old[key], part) for key, part in patch.get("p", {}).items()}
-    return {**kept, **patch.get("s", {}), **inner}
+    return {**rest, **patch.get("s", {}), **inner}
 
 
 def _same(old: Json, new: Json) -> bool:
-    """As JSON has it: true is not 1."""
+    """Equality as in JSON: true is not 1."""
     if type(old) is not type(new):
         return False
     if isinstance(old, list):
@@ -212,7 +212,7 @@ def _of_rows(old: list[Json], new: list[Json]) -> Patch | None:
 
 
 def _order(origins: list[int | None], new: list[Json]) -> Iterable[Json]:
-    """Neighbours that come from neighbours, or that are new, are told together."""
+    """Ranges of neighbours that stay neighbours, and ranges of new rows."""
     begin = 0
     for end in range(1, len(origins) + 1):
         before, after = origins[end - 1], origins[end] if end < len(origins) else -2
@@ -237,7 +237,7 @@ def _are_rows(value: Json) -> bool:
 
 
 def _keys(rows: list[Json]) -> Iterable[tuple[Json, ...]]:
-    """What names each; rows of one name are told apart by their order."""
+    """A unique key for each row; rows with the same name are numbered."""
     times: Counter[tuple[Json, ...]] = Counter()
     for row in rows:
         name = tuple(v for key in ROW_KEYS if isinstance(v := row.get(key), str | int))
@@ -246,5 +246,5 @@ def _keys(rows: list[Json]) -> Iterable[tuple[Json, ...]]:
 
 
 def _whole(patch: Patch) -> Patch | None:
-    told = {part: value for part, value in patch.items() if value}
-    return told or None
+    parts = {part: value for part, value in patch.items() if value}
+    return parts or None

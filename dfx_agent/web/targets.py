@@ -1,4 +1,4 @@
-"""Targets as Prometheus' HTTP service discovery has them: engines of runs, and agents of nodes."""
+"""Targets for Prometheus' HTTP service discovery: engines of runs, and agents of nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dfx_agent.snapshot import EngineFacts, Snapshot
 
 @dataclass(frozen=True)
 class TargetGroup:
-    """``targets``: one "host:port", as this machine reaches it. ``labels`` of its series."""
+    """``targets``: one "host:port" as reached from this machine; ``labels``: of its series."""
 
     targets: tuple[str, ...]
     labels: dict[str, str]
 
 
 def target_groups(snapshot: Snapshot) -> tuple[TargetGroup, ...]:
-    """Each endpoint once: several replicas behind a router are one target."""
+    """Each endpoint once: replicas behind one router are one target."""
     found: dict[str, TargetGroup] = {}
     for run in snapshot.runs:
         for engine in run.engines.replicas if run.engines else ():

@@ -1,4 +1,4 @@
-"""Timelines in pages: an answer is bounded, however many ranks are asked for."""
+"""Timelines in pages: the size of an answer is bounded for any number of ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _encode = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...]).dumped
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Of which steps, ranks (all for none) and time; ``after`` is where the last page ended.
+    """Steps, ranks (empty: all) and time range; ``after``: where the previous page ended.
 
     Pieces that end by ``begin_seconds`` or begin at ``end_seconds`` (Unix time) are left out.
     """
@@ -52,13 +52,13 @@ class TimelineQuery(BaseModel):
 
 
 def ranks_named(names: Iterable[str]) -> tuple[RankKey, ...]:
-    """Of `ROLE/RANK`; a role may have a slash in it."""
+    """Parse `ROLE/RANK`; a role may contain a slash."""
     parts = (name.rpartition("/") for name in names)
     return tuple((role, rank) for role, _, rank in parts)
 
 
 def timeline_page(source: Source, run: str, window: Window) -> tuple[bytes, RankKey | None]:
-    """(rows as JSON, the last rank in it where there are more). KeyError on an unknown run."""
+    """(rows as JSON, the last rank in it if there are more). KeyError on an unknown run."""
     keys = _keys(source, run, window)
     found: list[bytes] = []
     num_bytes = 0
@@ -72,12 +72,12 @@ def timeline_page(source: Source, run: str, window: Window) -> tuple[bytes, Rank
 
 
 def _keys(source: Source, run: str, window: Window) -> list[RankKey]:
-    """The ranks of this page and of those after it, in the order that was asked, or of the run."""
+    """The ranks of this page and the following ones, in the requested order, or that of the run."""
     keys = list(window.ranks) or _ranks_of(source, run)
     if window.after is None:
         return keys
     if window.after not in keys:
-        raise HTTPException(410, "the ranks are others by now: ask anew, without `after`")
+        raise HTTPException(410, "the ranks have changed: ask again, without `after`")
     return keys[keys.index(window.after) + 1 :]
 
 
@@ -91,7 +91,7 @@ def _ranks_of(source: Source, run: str) -> list[RankKey]:
 def _rows(
     source: Source, run: str, keys: Sequence[RankKey], window: Window
 ) -> Iterator[tuple[RankKey, tuple[TimelineRow, ...]]]:
-    """Some ranks at a time: what is not sent is hardly made."""
+    """Some ranks at a time, so that little is built that is not sent."""
     for begin in range(0, len(keys), _RANKS_AT_ONCE):
         some = keys[begin : begin + _RANKS_AT_ONCE]
         rows = source.timeline(run, window.num_steps, frozenset(some))
@@ -101,7 +101,7 @@ def _rows(
 
 
 def _cut(row: TimelineRow, window: Window) -> TimelineRow | None:
-    """None for a step that is outside."""
+    """None for a step outside the window."""
     begin, end = window.begin_seconds, window.end_seconds
     if row.begin_seconds >= end or (row.end_seconds is not None and row.end_seconds <= begin):
         return None

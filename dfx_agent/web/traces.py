@@ -1,4 +1,4 @@
-"""``/v1/traces``: spans that a job tells, on a node's agent and on a hub.
+"""``/v1/traces``: receives spans of jobs, on a node's agent and on a hub.
 
 What reads them is loaded with the first request: most agents never get one.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class SpansTaker(Protocol):
-    """Who makes steps of ranks of them."""
+    """Assigns received spans to steps of ranks."""
 
     def take(self, spans: Sequence[Any]) -> tuple[int, str]:
-        """(how many are left out, why the first was)."""
+        """(number of spans that are left out, why the first one was)."""
 
     def refuse(self, message: str, num_spans: int) -> None:
-        """So many spans, or a request, could not be read."""
+        """This many spans, or a request, could not be read."""
 
 
 def route(taker: SpansTaker) -> Route:

@@ -55,7 +55,7 @@ _OVERHEAD = "guest/overhead_ratio"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is looked at: a run, "" for the newest that lives, and ranks that were opened."""
+    """What a page shows: a run, "" for the latest live one, and ranks that were opened."""
 
     run: str = ""
     ranks: tuple[RankKey, ...] = ()
@@ -87,7 +87,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ShownRank:
-    """One rank in full, as far as the page draws it. ``tokens``: of its newest closed step."""
+    """One rank in full, as far as the page draws it. ``tokens``: of its latest closed step."""
 
     role: str
     rank: str
@@ -117,7 +117,7 @@ class ShownRank:
 
 @dataclass(frozen=True, slots=True)
 class ViewedStep:
-    """A closed step of one role: ``mean`` over its ``num_ranks``."""
+    """A closed step of one role; ``mean`` over its ``num_ranks``."""
 
     key: str
     step: int
@@ -132,7 +132,7 @@ class ViewedStep:
 
 @dataclass(frozen=True, slots=True)
 class RoleTime:
-    """Mean of the last steps of a role's ranks; of a role without steps, of all their time."""
+    """Mean of the last steps of a role's ranks; for a role without steps, of all their time."""
 
     role: str
     num_ranks: int
@@ -142,7 +142,7 @@ class RoleTime:
 
 @dataclass(frozen=True, slots=True)
 class HookGroup:
-    """Ranks whose hooks are alike: the guest's gauges of them."""
+    """Ranks with equal hooks, and the guest's gauges about the hooks."""
 
     gauges: Mapping[str, float]
     ranks: tuple[str, ...]
@@ -211,7 +211,7 @@ def as_they_are(_run: str, rows: Collection[RankRow]) -> Collection[RankRow]:
 
 
 class Viewer:
-    """Views of one look, in turn: what was made of a closed step is kept."""
+    """Views of one look; the results for closed steps are cached."""
 
     def __init__(self, look: Look, full_rows: FullRows = as_they_are) -> None:
         """``full_rows``: (run, rows) -> the same rows with all that is known of these ranks."""
@@ -274,18 +274,18 @@ class Viewer:
         before, self._steps = self._steps, {}
         for row in rows:
             key = f"{row.role}/{row.step}"
-            known = before.get(key)
-            is_known = known is not None and known[0] is row
-            self._steps[key] = known if known and is_known else (row, _viewed_step(key, row))
+            cached = before.get(key)
+            is_cached = cached is not None and cached[0] is row
+            self._steps[key] = cached if cached and is_cached else (row, _viewed_step(key, row))
         return tuple(step for _, step in self._steps.values())
 
 
 def chosen_run(runs: Iterable[RunRow], name: str) -> RunRow | None:
-    """The one of this name, else the newest with a living rank, else the newest."""
-    newest = sorted(runs, key=lambda run: run.begin_seconds, reverse=True)
-    named = (run for run in newest if run.run == name)
-    living = (run for run in newest if _num_living(run))
-    return next(named, None) or next(living, None) or next(iter(newest), None)
+    """The run of this name, else the latest run with a live rank, else the latest run."""
+    latest_first = sorted(runs, key=lambda run: run.begin_seconds, reverse=True)
+    named = (run for run in latest_first if run.run == name)
+    living = (run for run in latest_first if _num_living(run))
+    return next(named, None) or next(living, None) or next(iter(latest_first), None)
 
 
 def _named(run: RunRow) -> ViewedRun:
@@ -357,7 +357,7 @@ def _role_times(ranks: Iterable[RankRow]) -> Iterable[RoleTime]:
 
 
 def mean_split(splits: list[TimeSplit]) -> TimeSplit:
-    """Each part's mean; a rank without it counts as none of it. Zeros for no split."""
+    """Mean of each part; a rank without a part counts as 0. All zeros without splits."""
     share = 1 / len(splits) if splits else 0.0
     stages: dict[str, float] = {}
     waits: dict[str, dict[str, float]] = {}
@@ -392,14 +392,14 @@ def _meant_keys(scalars: Iterable[ScalarRow]) -> dict[str, str]:
 
 
 def _overhead(rank: RankRow) -> float:
-    """NaN where the guest does not measure itself."""
+    """NaN if the guest does not measure itself."""
     return rank.gauges.get(_OVERHEAD, nan)
 
 
 def _hooks(ranks: Iterable[RankRow]) -> tuple[HookGroup, ...]:
-    alike: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    ranks_by_gauges: dict[tuple[tuple[str, float], ...], list[str]] = {}
     for rank in ranks:
         found = tuple(item for item in rank.gauges.items() if item[0].startswith(_HOOKS))
         if found:
-            alike.setdefault(found, []).append(rank.rank)
-    return tuple(HookGroup(dict(gauges), tuple(names)) for gauges, names in alike.items())
+            ranks_by_gauges.setdefault(found, []).append(rank.rank)
+    return tuple(HookGroup(dict(gauges), tuple(names)) for gauges, names in ranks_by_gauges.items())

@@ -1,7 +1,7 @@
-"""Which ranks of a run are told in full: a page draws a bounded number of them.
+"""Selects the ranks of a run that are sent in full, because a page draws a bounded number of them.
 
-All of a small job. Of a large one the culprits of its incidents, those that were asked for, the
-culprits' peers, and then the first ones of every role.
+Small jobs: all ranks. Large jobs: the culprits of incidents, requested ranks, peers of the
+culprits, then the first ranks of every role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def key_of(row: RankRow) -> RankKey:
 
 
 def culprits(run: RunRow) -> dict[RankKey, str]:
-    """Rank -> severity of the worst incident that blames it, the worst first."""
+    """Rank -> severity of the worst incident that blames it, worst first."""
     blamed: dict[RankKey, str] = {}
     for severity in ("critical", "warning"):
         for incident in run.incidents:
@@ -36,7 +36,7 @@ def culprits(run: RunRow) -> dict[RankKey, str]:
 
 
 def blames(run: RunRow) -> dict[RankKey, str]:
-    """The same, and "peer" of who is a peer of the first culprits."""
+    """Like ``culprits``, with "peer" for the peers of the first culprits."""
     found = culprits(run)
     rows = {key_of(row): row for row in run.ranks if found}
     for key in list(found)[:_MAX_CULPRITS]:
@@ -46,7 +46,7 @@ def blames(run: RunRow) -> dict[RankKey, str]:
 
 
 def shown_ranks(run: RunRow, asked: Collection[RankKey] = ()) -> tuple[RankRow, ...]:
-    """Of a large job at most 16, and those that were ``asked`` for; the culprits first."""
+    """For a large job at most 16, plus those that were ``asked`` for; culprits first."""
     if len(run.ranks) <= MAX_WHOLE_JOB:
         return run.ranks
     rows = {key_of(row): row for row in run.ranks}
@@ -58,14 +58,14 @@ def shown_ranks(run: RunRow, asked: Collection[RankKey] = ()) -> tuple[RankRow, 
 
 
 def peers(run: RunRow, culprit: RankRow) -> list[RankRow]:
-    """Those that do the same work, by the layout of the job.
+    """Ranks that do the same work, by the layout of the job.
 
-    Where that is not told or is everybody, its smallest process group where that is small, else
-    those of its role on its node.
+    If the layout is unknown or includes all ranks: the smallest process group if it is small, else
+    the ranks of its role on its node.
     """
-    alike = _alike(run, culprit)
-    if 1 < len(alike) <= _MAX_GROUP:
-        return alike
+    same_work = _same_part_of_model(run, culprit)
+    if 1 < len(same_work) <= _MAX_GROUP:
+        return same_work
     sizes: dict[str, list[RankRow]] = {row.group: [] for row in culprit.groups}
     for row in run.ranks:
         for group in row.groups if row.role == culprit.role else ():
@@ -77,8 +77,8 @@ def peers(run: RunRow, culprit: RankRow) -> list[RankRow]:
     return [row for row in run.ranks if (row.role, row.node) == (culprit.role, culprit.node)]
 
 
-def _alike(run: RunRow, culprit: RankRow) -> list[RankRow]:
-    """Of its role, with the same part of the model: at the same place of all axes but of data."""
+def _same_part_of_model(run: RunRow, culprit: RankRow) -> list[RankRow]:
+    """Ranks of its role with the same part of the model: equal on all axes except data."""
     part = _part_of_model(culprit)
     if not culprit.place:
         return []
@@ -90,7 +90,7 @@ def _part_of_model(row: RankRow) -> dict[str, int]:
 
 
 def _first_of_roles(run: RunRow) -> Iterator[RankRow]:
-    """The first of every role, then the second of each."""
+    """The first rank of every role, then the second of every role, and so on."""
     by_role: dict[str, list[RankRow]] = {}
     for row in run.ranks:
         by_role.setdefault(row.role, []).append(row)

@@ -17,7 +17,7 @@ from dfx_agent.facts.document import dumped
 from dfx_agent.facts.envelope import TELL_SECONDS
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import SpansRow, TimelineRow
-from dfx_agent.web.otlp.told_span import ToldSpan
+from dfx_agent.web.otlp.received_span import ReceivedSpan
 
 if TYPE_CHECKING:
     from dfx_agent.agent.agent import Agent
@@ -38,7 +38,7 @@ class HubSpans:
         self._agent: Agent | None = None
         self._thread = threading.Thread(target=self._loop, name="dfx-hub-spans", daemon=True)
 
-    def take(self, spans: Sequence[ToldSpan]) -> tuple[int, str]:
+    def take(self, spans: Sequence[ReceivedSpan]) -> tuple[int, str]:
         """(how many are left out, why the first was)."""
         return self._begun().take(spans)
 

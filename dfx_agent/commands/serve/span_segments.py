@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.commands.serve.span_traces import RankSteps, SpanTraces, Stage, Teller
 from dfx_agent.snapshot import RankRow, RunRow, SpansRow
-from dfx_agent.web.otlp.told_span import ToldSpan
+from dfx_agent.web.otlp.received_span import ReceivedSpan
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter, layout
 from dfx_agent.wire.records import NO_STEP, STAGE, STEP
 
@@ -73,7 +73,7 @@ class SpanSegments:
         self._thread = threading.Thread(target=self._loop, name="dfx-spans", daemon=True)
         self._log = OncePerPlace("dfx_agent.otlp")
 
-    def take(self, spans: Iterable[ToldSpan]) -> tuple[int, str]:
+    def take(self, spans: Iterable[ReceivedSpan]) -> tuple[int, str]:
         """(how many are left out, the first that ever was, and why)."""
         with self._lock:
             num_left_out = self._traces.add(spans, time.monotonic())

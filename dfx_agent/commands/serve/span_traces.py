@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.base.text import whole_number
-from dfx_agent.web.otlp.told_span import (
+from dfx_agent.web.otlp.received_span import (
     HOST,
     INSTANCE,
     RANKS,
@@ -22,7 +22,7 @@ from dfx_agent.web.otlp.told_span import (
     RUNS,
     SERVICE,
     STEPS,
-    ToldSpan,
+    ReceivedSpan,
 )
 
 # OpenTelemetry's processor sends every 5 s
@@ -107,8 +107,8 @@ class RankSteps:
 @dataclass
 class _Trace:
     since_seconds: float
-    spans: list[ToldSpan] = field(default_factory=list)
-    root: ToldSpan | None = None
+    spans: list[ReceivedSpan] = field(default_factory=list)
+    root: ReceivedSpan | None = None
     due_seconds: float | None = None
 
 
@@ -125,7 +125,7 @@ class SpanTraces:
         self._traces: OrderedDict[bytes, _Trace] = OrderedDict()
         self._num_spans = 0
 
-    def add(self, spans: Iterable[ToldSpan], now_seconds: float) -> int:
+    def add(self, spans: Iterable[ReceivedSpan], now_seconds: float) -> int:
         """How many of them are left out."""
         before = self.num_left_out
         for span in spans:
@@ -169,7 +169,7 @@ class SpanTraces:
         return sorted(found, key=lambda each: each.end_ns)
 
 
-def teller_of(span: ToldSpan) -> Teller | None:
+def teller_of(span: ReceivedSpan) -> Teller | None:
     """None where no role or no rank is told."""
     told = {**span.resource, **span.attributes}
     service = str(told.get(SERVICE, ""))
@@ -199,7 +199,7 @@ def _first(told: Mapping[str, str | int], names: Iterable[str]) -> str | int | N
     return next((told[name] for name in names if name in told), None)
 
 
-def _unusable(span: ToldSpan) -> str:
+def _unusable(span: ReceivedSpan) -> str:
     if not 0 < span.begin_ns <= span.end_ns < 1 << 63 or not span.trace or not span.span:
         return "its times or its ids make no sense"
     if teller_of(span) is None:
@@ -210,7 +210,7 @@ def _unusable(span: ToldSpan) -> str:
 def _of_trace(trace: _Trace) -> Iterator[RankSteps]:
     step = None if trace.root is None else _first(trace.root.attributes, STEPS)
     number = None if step is None else whole_number(str(step), _MAX_STEP)
-    by_teller: dict[Teller, list[ToldSpan]] = {}
+    by_teller: dict[Teller, list[ReceivedSpan]] = {}
     for span in trace.spans:
         teller = teller_of(span)
         if teller is not None:
@@ -227,7 +227,7 @@ def _of_trace(trace: _Trace) -> Iterator[RankSteps]:
         )
 
 
-def _stages(role: str, spans: Iterable[ToldSpan], step: ToldSpan | None) -> Iterator[Stage]:
+def _stages(role: str, spans: Iterable[ReceivedSpan], step: ReceivedSpan | None) -> Iterator[Stage]:
     """Those that are stages, each within the one around it; ``step`` is the step itself."""
     ordered = sorted(spans, key=lambda span: (span.begin_ns, -span.end_ns))
     names = {span.span: "" if span is step else _stage(role, span.name) for span in ordered}

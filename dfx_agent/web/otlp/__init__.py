@@ -1,1 +1,1 @@
-"""The hub's side of OTLP over HTTP: what nodes tell it as log records."""
+"""The hub's receiver for OTLP over HTTP: facts of nodes as log records, and spans of jobs."""

@@ -22,11 +22,11 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class DamagedError(ValueError):
-    """A request that is no message of protobuf."""
+    """A request that is no protobuf message."""
 
 
 class TooLargeError(ValueError):
-    """A request of more bytes or more fields than are read."""
+    """A request with more bytes or fields than allowed."""
 
 
 class BodyReader:
@@ -120,7 +120,7 @@ class BodyReader:
         raise DamagedError("a number of more than 64 bits")
 
     def _has_more(self) -> bool:
-        """Whether a byte is left; inflates the next ones where that is needed."""
+        """Whether a byte is left; inflates more bytes if needed."""
         while self._at >= len(self._chunk):
             chunk = next(self._chunks, None)
             if chunk is None:

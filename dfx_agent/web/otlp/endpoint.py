@@ -20,7 +20,7 @@ from dfx_agent.facts import envelope
 from dfx_agent.web.otlp import records, spans
 from dfx_agent.web.otlp.body_reader import TooLargeError
 from dfx_agent.web.otlp.intake import Intake
-from dfx_agent.web.otlp.told_span import ToldSpan
+from dfx_agent.web.otlp.received_span import ReceivedSpan
 
 MAX_BODY_BYTES = 8 << 20
 MAX_PLAIN_BYTES = 64 << 20
@@ -30,7 +30,7 @@ _AT_ONCE, _WAITING = 8, 2048
 _THREADS = 2
 
 # takes spans: how many of them are left out, and why the first was
-TakeSpans = Callable[[Sequence[ToldSpan]], tuple[int, str]]
+TakeSpans = Callable[[Sequence[ReceivedSpan]], tuple[int, str]]
 
 
 def route(intake: Intake) -> Route:
@@ -44,7 +44,7 @@ class _Refusal(Exception):  # noqa: N818 (no error of ours)
 
 
 class _Endpoint:
-    """``taken`` runs in a thread: (the answer's body, its headers); ValueError where it cannot."""
+    """``receive`` runs in a thread and returns (body of the answer, its headers)."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -64,7 +64,7 @@ class _Endpoint:
             return self._answer(400, b"")
         return self._answer(200, body, more)
 
-    def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
+    def receive(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         raise NotImplementedError
 
     def refused(self, node: str, message: str) -> None:
@@ -72,12 +72,12 @@ class _Endpoint:
         raise NotImplementedError
 
     def headers(self) -> dict[str, str]:
-        """Of every answer."""
+        """Headers of every answer."""
         return {}
 
     async def _take(self, request: Request, node: str) -> tuple[bytes, dict[str, str]]:
         if self._num_waiting >= _WAITING:
-            raise _Refusal(503, "too many nodes tell something at once")
+            raise _Refusal(503, "too many nodes send at once")
         self._num_waiting += 1
         try:
             async with self._turns:
@@ -90,7 +90,7 @@ class _Endpoint:
 
     def _read(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         try:
-            return self.taken(body, encoding, node)
+            return self.receive(body, encoding, node)
         except TooLargeError as error:
             raise _Refusal(413, str(error)) from None
         except ValueError as error:
@@ -104,17 +104,17 @@ class _Endpoint:
 
 
 class _Logs(_Endpoint):
-    """Facts of nodes."""
+    """Receives facts of nodes."""
 
     def __init__(self, intake: Intake) -> None:
         super().__init__()
         self._intake = intake
 
-    def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
-        taken = self._intake.take(records.read(body, encoding, MAX_PLAIN_BYTES), node)
-        more = {envelope.WANTS_ALL: "1"} if taken.wants_all else {}
-        more |= {envelope.CALLED: urlencode(taken.called)} if taken.called else {}
-        return records.answer(taken.num_refused, taken.message), more
+    def receive(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
+        result = self._intake.take(records.read(body, encoding, MAX_PLAIN_BYTES), node)
+        more = {envelope.WANTS_ALL: "1"} if result.wants_all else {}
+        more |= {envelope.CALLED: urlencode(result.called)} if result.called else {}
+        return records.answer(result.num_refused, result.message), more
 
     def refused(self, node: str, message: str) -> None:
         self._intake.refuse(node, message)
@@ -128,13 +128,13 @@ class _Logs(_Endpoint):
 
 
 class Traces(_Endpoint):
-    """Spans of a job. ``refuse`` counts so many spans, or a request, that cannot be read."""
+    """Receives spans of a job. ``refuse`` counts spans or requests that could not be read."""
 
     def __init__(self, take: TakeSpans, refuse: Callable[[str, int], None]) -> None:
         super().__init__()
         self._take_spans, self._refuse = take, refuse
 
-    def taken(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
+    def receive(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         del node
         found = spans.read(body, encoding, MAX_PLAIN_BYTES)
         num_left_out, message = self._take_spans(found.spans)
@@ -149,13 +149,13 @@ class Traces(_Endpoint):
 
 
 def _node(request: Request) -> str:
-    """As it names itself, else its address."""
+    """Name that the sender gives itself, else its address."""
     named = plain(request.headers.get(envelope.NODE_HEADER, ""))[:256]
     return named or (request.client.host if request.client else "unknown")
 
 
 def _check_type(request: Request) -> None:
-    """No page in a browser may send this type without being asked first."""
+    """A page in a browser may only send this type after asking first."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != records.CONTENT_TYPE:
         raise _Refusal(415, f"Content-Type {plain(given)[:80]!r}: send {records.CONTENT_TYPE}")

@@ -1,7 +1,7 @@
-"""What nodes tell the hub, handed on document by document; who they are, and what was refused.
+"""Accepts the documents of nodes for a hub, and tracks which nodes send and what was refused.
 
-Nothing is kept that they cannot tell again. A hub that begins anew asks for everything, and is
-right when each node has told it.
+Nothing is stored that the nodes could not send again. A restarted hub requests the complete state,
+and is correct once every node has sent it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dfx_agent.snapshot import NodeRow
 from dfx_agent.web.otlp.records import FactsRecord, Request
 
 MAX_AGENTS = 20_000
-# an agent that is silent for longer is no target any more
+# an agent without a report for longer is no target any more
 FORGET_SECONDS = 3600.0
-# one that is silent for longer is not waited for
+# an agent without a report for longer is not waited for
 PRESENT_SECONDS = 15.0
-# so few may tell something twice as often: what stands is known sooner, and it costs the hub little
+# up to so many agents may report twice as often: stalls are known sooner, at little cost
 _FEW_AGENTS, _FEW_SECONDS = 32, TELL_SECONDS / 2
-# so many agents may tell something in a second; more are asked to tell it less often
+# so many agents may report per second; more agents are asked to report less often
 _AGENTS_PER_SECOND = 300
 _MAX_EVERY_SECONDS = 5.0
 _MAX_RUNS = 64  # of one agent, that are named
@@ -33,34 +33,32 @@ _MAX_NAMES = 2 * MAX_AGENTS
 
 
 class FactsReceiver(Protocol):
-    """Who makes facts of the job of the documents of its nodes."""
+    """Turns the documents of nodes into facts of the job."""
 
     def receive(self, document: bytes, node: str) -> bool:
-        """False asks ``node`` for all that it knows, since documents before this one are missing.
+        """False requests the complete state of ``node``, because earlier documents are missing.
 
-        ValueError in one line where it cannot be used.
+        Raises ValueError, with one line, for a document that cannot be used.
         """
 
     def called(self, node: str, run: str) -> str:
-        """What this run of a node is called here: where two have one name, not as there."""
+        """The hub's name for this run of a node; differs if two runs have the same name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """``num_refused`` documents could not be used, the first by ``message``.
+class IntakeResult:
+    """Result of one request."""
 
-    ``called``: the names here of runs that their node calls otherwise.
-    """
-
-    num_refused: int
-    message: str
+    num_refused: int  # documents that could not be used
+    message: str  # why the first of them was refused
     wants_all: bool
+    # node's name of a run -> name on the hub, if they differ
     called: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """An agent of a node; ``url``: where it serves. ``runs``: those it has told of."""
+    """An agent of a node; ``url``: its address; ``runs``: runs that it has reported."""
 
     node: str
     url: str
@@ -70,14 +68,14 @@ class AgentTarget:
 @dataclass(slots=True)
 class _Agent:
     node: str
-    heard_ns: int = 0  # monotonic
+    last_report_ns: int = 0  # monotonic
     url: str = ""
     has_left: bool = False
     runs: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class _Counts:
+class _NodeCounts:
     heard_seconds: float = 0.0
     num_taken: int = 0
     num_refused: int = 0
@@ -97,19 +95,19 @@ class Intake:
         self._receiver = receiver
         self._lock = threading.Lock()
         self._agents: dict[str, _Agent] = {}
-        self._counts: dict[str, _Counts] = {}
+        self._counts: dict[str, _NodeCounts] = {}
         self._swept_ns = 0
         self._log = OncePerPlace("dfx_agent.otlp")
 
     @property
     def every_seconds(self) -> float:
-        """How often an agent is asked to tell something."""
+        """Interval in which agents are asked to report, in seconds."""
         num_agents = len(self._agents)
         usual_seconds = TELL_SECONDS if num_agents > _FEW_AGENTS else _FEW_SECONDS
         return min(_MAX_EVERY_SECONDS, max(usual_seconds, num_agents / _AGENTS_PER_SECOND))
 
-    def take(self, request: Request, node: str) -> Taken:
-        """``node``: who sends it, where its records do not say."""
+    def take(self, request: Request, node: str) -> IntakeResult:
+        """``node``: the sender, if the records do not name it."""
         num_refused, message, wants_all = request.num_foreign, "", False
         with self._lock:
             now = time.time()
@@ -124,7 +122,7 @@ class Intake:
                 wants_all |= is_missing
             names = {(r.node, r.run): self._receiver.called(r.node, r.run) for r in request.records}
         called = {run: name for (_, run), name in names.items() if name != run}
-        return Taken(num_refused, message, wants_all, called)
+        return IntakeResult(num_refused, message, wants_all, called)
 
     def refuse(self, node: str, message: str) -> None:
         """A request of ``node`` could not be read."""
@@ -132,7 +130,7 @@ class Intake:
             self._refuse(node, message, 1, time.time())
 
     def nodes(self) -> tuple[NodeRow, ...]:
-        """By name."""
+        """All nodes, by name."""
         with self._lock:
             left = {agent.node: True for agent in self._agents.values()}
             for agent in self._agents.values():
@@ -151,16 +149,16 @@ class Intake:
             )
 
     def present(self) -> tuple[str, ...]:
-        """Nodes of which an agent has told something lately, and has not said goodbye."""
+        """Nodes with an agent that has reported lately and has not disconnected."""
         since_ns = time.monotonic_ns() - int(PRESENT_SECONDS * 1e9)
         with self._lock:
             agents = self._agents.values()
             return tuple(
-                sorted({a.node for a in agents if not a.has_left and a.heard_ns >= since_ns})
+                sorted({a.node for a in agents if not a.has_left and a.last_report_ns >= since_ns})
             )
 
     def targets(self) -> tuple[AgentTarget, ...]:
-        """Agents that have not said goodbye, by node; silent ones too, for their absence counts."""
+        """Agents that have not disconnected, by node, including those that stopped reporting."""
         with self._lock:
             found = {
                 agent.url: AgentTarget(agent.node, agent.url, tuple(sorted(agent.runs)))
@@ -170,21 +168,21 @@ class Intake:
         return tuple(sorted(found.values(), key=lambda target: (target.node, target.url)))
 
     def _take(self, record: FactsRecord, now: float) -> tuple[str, bool]:
-        """(why it is refused, whether something before it is missing)."""
+        """(reason for refusing it, whether an earlier document is missing)."""
         agent = self._agents.get(record.agent)
         if agent is None and len(self._agents) >= MAX_AGENTS:
             return self._refuse(record.node, f"more than {MAX_AGENTS:,} agents", 1, now), False
         if agent is None:
             agent = self._agents[record.agent] = _Agent(record.node)
-        agent.heard_ns, agent.has_left = time.monotonic_ns(), record.is_last
+        agent.last_report_ns, agent.has_left = time.monotonic_ns(), record.is_last
         agent.url = record.url or agent.url
-        counts = self._of(record.node)
+        counts = self._counts_of(record.node)
         counts.heard_seconds = now
         if record.run and len(agent.runs) < _MAX_RUNS:
             agent.runs.add(record.run)
         return self._hand_over(record, counts, now)
 
-    def _hand_over(self, record: FactsRecord, counts: _Counts, now: float) -> tuple[str, bool]:
+    def _hand_over(self, record: FactsRecord, counts: _NodeCounts, now: float) -> tuple[str, bool]:
         try:
             is_whole = self._receiver.receive(record.document, record.node)
         except Exception as error:  # noqa: BLE001 (a strange document costs nothing but itself)
@@ -197,17 +195,17 @@ class Intake:
         return "", not is_whole
 
     def _refuse(self, node: str, message: str, num_documents: int, now: float) -> str:
-        counts = self._of(node)
+        counts = self._counts_of(node)
         counts.heard_seconds = now
         counts.num_refused += num_documents
         counts.message = message
         return message
 
-    def _of(self, node: str) -> _Counts:
-        """Names that are one too many share a row."""
+    def _counts_of(self, node: str) -> _NodeCounts:
+        """Counts of a node; nodes above the limit share a row."""
         if node not in self._counts and len(self._counts) >= _MAX_NAMES:
             node = "others"
-        return self._counts.setdefault(node, _Counts())
+        return self._counts.setdefault(node, _NodeCounts())
 
     def _forget_silent(self) -> None:
         now_ns = time.monotonic_ns()
@@ -215,6 +213,8 @@ class Intake:
             return
         self._swept_ns = now_ns
         old_ns = now_ns - int(FORGET_SECONDS * 1e9)
-        gone: Iterable[str] = [a for a, agent in self._agents.items() if agent.heard_ns < old_ns]
+        gone: Iterable[str] = [
+            a for a, agent in self._agents.items() if agent.last_report_ns < old_ns
+        ]
         for agent in gone:
             del self._agents[agent]

@@ -26,23 +26,19 @@ _KEY, _VALUE, _TEXT, _BOOL, _BYTES = 1, 2, 1, 2, 7
 
 @dataclass(frozen=True, slots=True)
 class FactsRecord:
-    """One document and what was written on it.
-
-    ``agent``: one start of one agent. ``run`` is "" where it sees none. ``url``: where the agent
-    serves, "" where it is not told.
-    """
+    """One document with its metadata."""
 
     node: str
-    agent: str
-    run: str
+    agent: str  # identifies one start of one agent
+    run: str  # "" if the agent sees none
     document: bytes
     is_last: bool
-    url: str
+    url: str  # address of the agent, "" if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``num_foreign``: records that no agent has written."""
+    """``num_foreign``: records that were not written by an agent."""
 
     records: tuple[FactsRecord, ...]
     num_foreign: int
@@ -64,7 +60,7 @@ def read(body: bytes, encoding: str, max_bytes: int) -> Request:
 
 
 def answer(num_refused: int, message: str) -> bytes:
-    """Taken, but for ``num_refused`` records."""
+    """Answer: accepted, except for ``num_refused`` records."""
     response = ExportLogsServiceResponse()
     if num_refused:
         response.partial_success.rejected_log_records = num_refused
@@ -74,20 +70,20 @@ def answer(num_refused: int, message: str) -> bytes:
 
 
 def refusal(message: str) -> bytes:
-    """The body of an answer that is an error."""
+    """The body of an error."""
     body: bytes = Status(message=message).SerializeToString()
     return body
 
 
 def _log_records(reader: BodyReader) -> Iterator[int]:
-    """The size of each, which is read before the next one is asked for."""
+    """Sizes of the records; each is read before the next one."""
     for resource_size in reader.messages(_RESOURCE_LOGS):
         for scope_size in reader.messages(_SCOPE_LOGS, resource_size):
             yield from reader.messages(_LOG_RECORDS, scope_size)
 
 
 def _record(reader: BodyReader, size: int) -> FactsRecord | None:
-    """None of one that says not whose it is."""
+    """None for a record that does not name its sender."""
     texts: dict[str, str] = {}
     document, is_last = b"", False
     for number, length, has_bytes in reader.fields(size):
@@ -128,6 +124,6 @@ def _attribute(reader: BodyReader, size: int) -> tuple[str, str, bool]:
 
 
 def _name(reader: BodyReader, size: int) -> str:
-    """Its first letters; one has up to four bytes."""
+    """The beginning of a text; a character has up to four bytes."""
     text = reader.read(min(size, 4 * _MAX_NAME)).decode(errors="replace")
     return plain(text)[:_MAX_NAME]

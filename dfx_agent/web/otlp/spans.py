@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from dfx_agent.base.text import plain
 from dfx_agent.web.otlp.body_reader import BodyReader, DamagedError, TooLargeError
-from dfx_agent.web.otlp.told_span import READ_ATTRIBUTES, Attributes, ToldSpan
+from dfx_agent.web.otlp.received_span import READ_ATTRIBUTES, Attributes, ReceivedSpan
 
 # of one span, or of the attributes of its process; OpenTelemetry's own limit is 128 attributes
 MAX_SPAN_BYTES, MAX_ATTRIBUTES = 64 << 10, 256
@@ -29,16 +29,16 @@ _RESOURCE_SPANS, _RESOURCE, _SCOPE_SPANS, _SPANS = 1, 1, 2, 2
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``num_large``: spans that are larger than one is read."""
+    """``num_large``: spans that are too large to be read."""
 
-    spans: tuple[ToldSpan, ...]
+    spans: tuple[ReceivedSpan, ...]
     num_large: int
 
 
 def read(body: bytes, encoding: str, max_bytes: int) -> Request:
     """ValueError in one line where it cannot be read; TooLargeError above a bound."""
     reader = BodyReader(body, encoding, max_bytes)
-    found: list[ToldSpan | None] = []
+    found: list[ReceivedSpan | None] = []
     try:
         for size in reader.messages(_RESOURCE_SPANS):
             for span in _spans(reader, size):
@@ -52,7 +52,7 @@ def read(body: bytes, encoding: str, max_bytes: int) -> Request:
 
 
 def answer(num_refused: int, message: str) -> bytes:
-    """Taken, but for ``num_refused`` spans."""
+    """Answer: accepted, except for ``num_refused`` spans."""
     response = ExportTraceServiceResponse()
     if num_refused:
         response.partial_success.rejected_spans = num_refused
@@ -61,8 +61,8 @@ def answer(num_refused: int, message: str) -> bytes:
     return body
 
 
-def _spans(reader: BodyReader, size: int) -> Iterator[ToldSpan | None]:
-    """Of one process; None for one that is too large to be read."""
+def _spans(reader: BodyReader, size: int) -> Iterator[ReceivedSpan | None]:
+    """Spans of one process; None if they are too large to be read."""
     resource: dict[str, str | int] = {}
     for number, length, has_bytes in reader.fields(size):
         if number == _RESOURCE and has_bytes:
@@ -75,8 +75,8 @@ def _spans(reader: BodyReader, size: int) -> Iterator[ToldSpan | None]:
                 yield None if is_large else _span(Span.FromString(reader.read(span_size)), resource)
 
 
-def _span(span: Any, resource: Mapping[str, str | int]) -> ToldSpan:
-    return ToldSpan(
+def _span(span: Any, resource: Mapping[str, str | int]) -> ReceivedSpan:
+    return ReceivedSpan(
         plain(span.name[:_MAX_NAME])[:_MAX_NAME],
         bytes(span.trace_id[:_ID_BYTES]),
         bytes(span.span_id[:_ID_BYTES]),
@@ -89,16 +89,16 @@ def _span(span: Any, resource: Mapping[str, str | int]) -> ToldSpan:
 
 
 def _attributes(reported: Any) -> Attributes:
-    """Those that are read, where they are text or a whole number."""
+    """The attributes that are used, if they are text or an integer."""
     if len(reported) > MAX_ATTRIBUTES:
         raise TooLargeError(f"more than {MAX_ATTRIBUTES} attributes of one span or process")
     found: dict[str, str | int] = {}
-    for each in reported:
-        if each.key not in READ_ATTRIBUTES:
+    for attribute in reported:
+        if attribute.key not in READ_ATTRIBUTES:
             continue
-        kind = each.value.WhichOneof("value")
+        kind = attribute.value.WhichOneof("value")
         if kind == "string_value":
-            found[each.key] = plain(each.value.string_value[:_MAX_NAME])[:_MAX_NAME]
+            found[attribute.key] = plain(attribute.value.string_value[:_MAX_NAME])[:_MAX_NAME]
         elif kind == "int_value":
-            found[each.key] = each.value.int_value
+            found[attribute.key] = attribute.value.int_value
     return found

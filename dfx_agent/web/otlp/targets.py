@@ -31,7 +31,7 @@ def route(intake: Intake, *, is_local: bool) -> Route:
 
 
 def target_groups(targets: tuple[AgentTarget, ...], *, is_local: bool) -> tuple[TargetGroup, ...]:
-    """One for each agent; those that serve on loopback only where everything is on this machine."""
+    """One target per agent; agents on loopback only if all are on this machine."""
     found = (
         agent_group(target.url, target.node, target.runs, is_local=is_local) for target in targets
     )
@@ -39,24 +39,24 @@ def target_groups(targets: tuple[AgentTarget, ...], *, is_local: bool) -> tuple[
 
 
 class TargetsFile:
-    """``write`` replaces the file as a whole where the targets are others than before."""
+    """``write`` replaces the whole file when the targets have changed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._written: tuple[TargetGroup, ...] | None = None
 
     def write(self, groups: tuple[TargetGroup, ...]) -> None:
-        """OSError where it cannot be written."""
+        """Raises OSError if the file cannot be written."""
         if groups == self._written:
             return
         text = json.dumps([asdict(group) for group in groups], indent=1)
-        beside = f"{self._path}.{os.getpid()}.tmp"
+        temporary = f"{self._path}.{os.getpid()}.tmp"
         try:
-            with open(beside, "w", encoding="utf-8") as file:
+            with open(temporary, "w", encoding="utf-8") as file:
                 file.write(text + "\n")
-            os.replace(beside, self._path)
+            os.replace(temporary, self._path)
         except OSError:
             with suppress(OSError):
-                os.unlink(beside)
+                os.unlink(temporary)
             raise
         self._written = groups

@@ -8,7 +8,7 @@ import pytest
 
 from dfx_agent.commands.serve import span_traces
 from dfx_agent.commands.serve.span_traces import SpanTraces, Teller, teller_of
-from dfx_agent.web.otlp.told_span import ToldSpan
+from dfx_agent.web.otlp.received_span import ReceivedSpan
 
 TRACE = b"t" * 16
 
@@ -17,7 +17,7 @@ def span(name="work", number=1, parent=b"", begin=10, end=20, trace=TRACE, step=
     known = {"service.name": "actor_train", "service.instance.id": "actor_train-3"} | resource
     attributes = {} if step is None else {"global_step": step}
     told = {key: value for key, value in known.items() if value is not None}
-    return ToldSpan(name, trace, bytes([number]) * 8, parent, begin, end, attributes, told)
+    return ReceivedSpan(name, trace, bytes([number]) * 8, parent, begin, end, attributes, told)
 
 
 def of(**resource):

@@ -18,7 +18,7 @@ from dfx_agent.web import stream as stream_module
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
-from dfx_agent.web.stream import ROW_KEYS, Told, diff, patched
+from dfx_agent.web.stream import ROW_KEYS, StreamedView, diff, patched
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(allow_nan=False) | st.text("ab")
 KEYS = st.sampled_from(["a", "b", "__proto__", "v", "s", "o", "0", *ROW_KEYS[:3]])
@@ -194,11 +194,11 @@ def test_a_whole_view_comes_first_and_then_what_changed(server, clock):
 
 
 def test_who_missed_one_gets_the_whole():
-    told = Told(7, b"whole", b"patch")
+    told = StreamedView(7, b"whole", b"patch")
     assert told.after(6) == b"event: patch\ndata: patch"
     for version in (0, 5, 8):
         assert told.after(version) == b"event: whole\ndata: whole"
-    assert Told(1, b"whole", b"").after(0) == b"event: whole\ndata: whole"
+    assert StreamedView(1, b"whole", b"").after(0) == b"event: whole\ndata: whole"
 
 
 def test_ranks_of_a_large_job_are_told_in_full_when_they_are_opened(clock):

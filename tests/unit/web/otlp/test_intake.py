@@ -43,7 +43,7 @@ def told(intake, *records, document=b"{}"):
 
 
 def test_a_document_is_handed_on_with_the_name_of_its_node(intake, received):
-    assert told(intake, known(), document=b"{1}") == module.Taken(0, "", wants_all=False)
+    assert told(intake, known(), document=b"{1}") == module.IntakeResult(0, "", wants_all=False)
     assert received.documents == [("node-a", b"{1}")]
     (row,) = intake.nodes()
     assert (row.num_taken, row.num_missed, row.num_refused) == (1, 0, 0)
@@ -65,7 +65,9 @@ def test_who_lacks_something_is_told_everything(intake, received):
 def test_a_document_that_cannot_be_used_is_refused_with_its_reason(intake, received):
     received.error = ValueError("facts of version 2, this agent reads 1")
     taken = told(intake, known())
-    assert taken == module.Taken(1, "facts of version 2, this agent reads 1", wants_all=False)
+    assert taken == module.IntakeResult(
+        1, "facts of version 2, this agent reads 1", wants_all=False
+    )
     (row,) = intake.nodes()
     assert (row.node, row.num_refused, row.message) == ("node-a", 1, taken.message)
 

@@ -4,8 +4,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dfx_agent.web.otlp.body_reader import TooLargeError
+from dfx_agent.web.otlp.received_span import ReceivedSpan
 from dfx_agent.web.otlp.spans import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, Request, read
-from dfx_agent.web.otlp.told_span import ToldSpan
 
 
 def request(num_spans=1, name="work", num_attributes=0):
@@ -24,7 +24,7 @@ def request(num_spans=1, name="work", num_attributes=0):
 
 
 def test_a_span_is_read_with_what_joins_it():
-    told = ToldSpan(
+    told = ReceivedSpan(
         "work", b"t" * 16, b"s" * 8, b"", 10, 20, {"global_step": "7" * 96}, {"dfx.rank": 3}
     )
     assert read(request(), "", 1 << 20) == Request((told,), 0)

@@ -1,4 +1,4 @@
-"""A span as a job tells it; nothing of any library."""
+"""A span that a job has sent, independent of any library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 Attributes = Mapping[str, str | int]
 
-# what a span is joined to a step of a rank by; other attributes are not stored
+# attributes that assign a span to a step of a rank; other attributes are not stored
 STEPS = ("dfx.step", "global_step", "step")
 RANKS, ROLES, RUNS = ("dfx.rank", "rank"), ("dfx.role", "role"), ("dfx.run", "service.namespace")
 SERVICE, INSTANCE, HOST = "service.name", "service.instance.id", "host.name"
@@ -15,10 +15,10 @@ READ_ATTRIBUTES = frozenset({*STEPS, *RANKS, *ROLES, *RUNS, SERVICE, INSTANCE, H
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSpan:
-    """One span that has ended. Times are Unix nanoseconds of who sends it.
+class ReceivedSpan:
+    """One span that has ended. Times are Unix nanoseconds of the sender's clock.
 
-    ``parent`` is b"" of the root of a trace. ``resource``: attributes of its process.
+    ``parent``: b"" for the root of a trace. ``resource``: attributes of its process.
     """
 
     name: str
