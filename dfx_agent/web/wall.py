@@ -54,7 +54,7 @@ def _to_median(ranks: Iterable[RankRow], values: Iterable[float | None]) -> list
     for role, value in pairs:
         if value is not None:
             by_role.setdefault(role, []).append(value)
-    middle = {role: median(known) for role, known in by_role.items()}
+    middle = {role: median(reported) for role, reported in by_role.items()}
     return [
         None if value is None or not middle[role] else value / middle[role]
         for role, value in pairs
@@ -79,8 +79,8 @@ def _memory(ranks: Iterable[RankRow]) -> list[float | None]:
     if any(ratio is not None for ratio in devices):
         return devices
     hosts = [rank.host_memory.anonymous_bytes if rank.host_memory else None for rank in rows]
-    most = max((known for known in hosts if known is not None), default=0.0)
-    return [None if known is None or not most else known / most for known in hosts]
+    most = max((num_bytes for num_bytes in hosts if num_bytes is not None), default=0.0)
+    return [None if num_bytes is None or not most else num_bytes / most for num_bytes in hosts]
 
 
 def _device_ratio(rank: RankRow) -> float | None:
