@@ -27,6 +27,7 @@ from dfx_agent.snapshot import (
     HeldMemory,
     HostMemory,
     Incident,
+    LedgerState,
     NonAllocatorMemory,
     OpenSpan,
     OutsideLook,
@@ -185,6 +186,7 @@ class ViewedRun:
     part: str = ""
     step_origin: str = ""
     work_lines: tuple[str, ...] = ()
+    ledger: LedgerState | None = None
     meant_keys: Mapping[str, str] = field(default_factory=dict)
     """Signal -> the key that means it, of those that no file of the catalogue names."""
     wall: Wall = field(default_factory=Wall)
@@ -260,6 +262,7 @@ class Viewer:
             part=run.part,
             step_origin=run.step_origin,
             work_lines=work_lines(run),
+            ledger=run.ledger,
             meant_keys=_meant_keys(run.scalars),
             wall=wall_of(run, cells),
         )

@@ -101,6 +101,11 @@ def test_a_link_opens_the_same_view_rank_and_run(open_page):
         page.click("#views a >> text=Pipeline")
         page.wait_for_selector("#view-empty")
         assert "one role and no rollout engine" in page.inner_text("#view-empty")
+        page.click("#views a >> text=Data")
+        page.wait_for_selector("#view-empty >> text=No batch has been compared")
+        page.click("#views a >> text=Agent")
+        page.wait_for_selector("#agent-facts >> text=1,204,000")
+        assert page.locator("#view-empty").is_hidden()
 
 
 def test_what_leads_on_the_overview_follows_the_incident(open_page):

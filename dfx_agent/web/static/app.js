@@ -1,10 +1,12 @@
 // The page: takes snapshots from the feed and hands them to the parts; ticks clocks in between.
 
 import { Address, rankKey } from "./address.js";
+import { AgentCard } from "./agent_card.js";
 import { AlertList } from "./alerts.js";
 import { MAX_LISTED } from "./blame.js";
 import { Charts } from "./charts.js";
 import { CollectivePanel } from "./collectives.js";
+import { DataCard } from "./data_card.js";
 import { DevicePanel } from "./devices.js";
 import { element, setHidden, setText } from "./element.js";
 import { EnginePanel } from "./engines.js";
@@ -55,6 +57,8 @@ class Page {
     this.memory = new MemoryPanel();
     this.eventLoops = new EventLoopPanel();
     this.health = new HealthPanel();
+    this.data = new DataCard();
+    this.agent = new AgentCard();
     this.heatmap = new HeatmapPanel((rank, step) => this.openCell(rank, step));
     this.legend = new Legend();
     this.steps = new StepBars();
@@ -178,6 +182,8 @@ class Page {
     this.legend.update(run);
     this.steps.update(run);
     this.timeline.update(run, snapshot.agent.nodes);
+    this.data.update(run);
+    this.agent.update(snapshot.agent, this.feed.nowSeconds());
     this.heatmap.update(run, ["ranks", "timeline"].includes(this.address.now.view));
     this.histories.update(run);
     const charted = this.charts.update(run, this.histories);

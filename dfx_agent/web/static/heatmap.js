@@ -102,7 +102,9 @@ export class HeatmapPanel {
     const apart = Math.max(1, Math.ceil(ROW_PX / line));
     for (let index = 0; index < ranks.length; index += apart) {
       const text = `rank ${ranks[this.rows[index]]}`;
-      drawText(context, text, LEFT_PX - 8, Math.max(7, (index + 0.5) * line), colors.quiet, "right");
+      const y = Math.max(7, (index + 0.5) * line);
+      if (index && y < ROW_PX + 7) continue; // it would run into the first
+      drawText(context, text, LEFT_PX - 8, y, colors.quiet, "right");
     }
   }
 

@@ -15,7 +15,7 @@ const EMPTY = {
     "No rank reports memory. It comes from torch in the job's processes and from the driver of the devices.",
   health:
     "No metric of training has been reported. The framework's own logger is read, or call dfx.scalar(name, value).",
-  data: "No batch has been checked. The ledger of batches is filled by the framework's adapter, or by dfx.ledger(boundary, batch).",
+  data: "No batch has been compared. The ledger of batches is filled by the framework's adapter, or by dfx.ledger(boundary, batch).",
 };
 
 export class Views {
