@@ -115,7 +115,7 @@ def _without_old_steps(verdict: Verdict, found: Sequence[Verdict], pace: Pace | 
     is_stuck = any(_has_stopped(cause, pace) for cause in found)
     is_still = pace is not None and pace.is_still
     if verdict.kind == "straggler" and (is_stuck or is_still):
-        return _of_before(verdict, pace if is_still else None)
+        return _of_before(verdict, None if is_stuck else pace)
     if verdict.kind == "hang" and verdict.state == "clear" and pace and is_still and not is_stuck:
         summary = f"{_no_step(pace)} {full_sentence(verdict.summary)}"
         return replace(verdict, state="insufficient evidence", summary=summary, cause=STUCK)
@@ -139,6 +139,7 @@ def _of_before(verdict: Verdict, still: Pace | None) -> Verdict:
         cause=STUCK,
         ranks=(),
         lost_seconds=None,
+        action="",
     )
 
 

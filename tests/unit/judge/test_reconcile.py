@@ -55,6 +55,19 @@ def test_nothing_is_clear_by_steps_of_long_ago():
     assert only.summary == "No step has been completed for 87 s; a step usually takes 0.1 s."
 
 
+def test_advice_about_slow_ranks_is_not_given_to_a_job_that_is_stuck():
+    busy = replace(SLOW, state="insufficient evidence", summary="Busy host.", ranks=())
+    busy = replace(busy, action="Run fewer processes on this machine.")
+    pace = {"trainer": Pace(900.0, 87.0, 0.1)}
+    straggler = by_kind(reconciled([busy, STUCK_RANK], pace))["straggler", "trainer"]
+    assert straggler.summary == "The job is stuck, so there are no steps to compare."
+    assert straggler.action == ""
+    # without a finding that explains it, the missing steps are what is known
+    (only,) = reconciled([busy], pace)
+    assert only.summary == "No step has been completed for 87 s; a step usually takes 0.1 s."
+    assert only.action == ""
+
+
 def test_another_role_and_a_job_that_makes_steps_are_as_they_were():
     assert reconciled([SLOW, WAITS], {"rollout": Pace(900.0, 87.0, 0.1)}) == (SLOW, WAITS)
 
