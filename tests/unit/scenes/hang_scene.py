@@ -287,8 +287,17 @@ class Scene:
 
 def _without_digits(verdict: Verdict) -> Verdict:
     """Facts are rounded before they are sent."""
-    said, *evidence = (NUMBER.sub("#", text) for text in (verdict.summary, *verdict.evidence))
-    return replace(verdict, summary=said, evidence=tuple(evidence), since_seconds=None)
+    summary, *evidence = (NUMBER.sub("#", text) for text in (verdict.summary, *verdict.evidence))
+    suspicion = verdict.suspicion and replace(
+        verdict.suspicion, since_seconds=0.0, limit_seconds=0.0
+    )
+    return replace(
+        verdict,
+        summary=summary,
+        evidence=tuple(evidence),
+        since_seconds=None,
+        suspicion=suspicion,
+    )
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def test_who_computes_with_little_of_a_processor_has_as_much_longer(
     assert scene.look(limit - 3).state == ("clear" if stage else "insufficient evidence")
     verdict = scene.look(limit + 3)
     assert verdict.ranks == ("2",)
-    assert ("of a processor" in verdict.evidence[0]) == (factor > 1)
+    assert ("of a CPU" in verdict.evidence[0]) == (factor > 1)
 
 
 @pytest.mark.parametrize(("turns_per_second", "limit"), [(20, 100), (1000, 10)])

@@ -69,4 +69,4 @@ def test_a_death_that_no_agent_saw_has_the_time_of_its_last_record(scene):
     found = scene.look(60, "crash")
     assert found.ranks == ("0",)
     assert found.since_seconds == pytest.approx(last_record, abs=5)
-    assert "nobody looked meanwhile" in found.evidence[0]
+    assert "unobserved" in found.evidence[0]
