@@ -9,7 +9,7 @@ from math import isfinite
 from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.catalogue.native.signal_sources import clear_meaning, input_of
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
-from dfx_agent.judge.bottleneck.causes import TOLD_METRICS
+from dfx_agent.judge.bottleneck.causes import REPORTED_METRICS
 from dfx_agent.judge.divergence.inputs import broken_place
 
 # all ranks have the same one
@@ -22,7 +22,7 @@ def is_judged(framework: str, scalar: ScalarRecord) -> bool:
         return True
     if clear_meaning(framework, scalar.key) is not None:
         return True
-    if _metric_of(framework, scalar.key) in TOLD_METRICS:
+    if _metric_of(framework, scalar.key) in REPORTED_METRICS:
         return True
     return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None
 

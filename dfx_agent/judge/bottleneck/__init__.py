@@ -1,1 +1,1 @@
-"""What a pipeline waits for: which side is late, because of which component, and by how much."""
+"""Where the time of a step goes, and which component limits a pipeline."""

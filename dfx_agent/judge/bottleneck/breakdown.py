@@ -20,13 +20,15 @@ _MOSTLY_RATIO = 0.5
 
 
 class Steps(NamedTuple):
-    """Which steps were measured, and what was left out of them in words."""
+    """The steps of a breakdown."""
 
     role: str
     first_step: int
     last_step: int
     is_uneven: bool = False
+    """Whether the steps are of very different length, so that only their mean is shown."""
     left_out: str = ""
+    """Text about steps that were left out."""
 
 
 def breakdown(
@@ -47,7 +49,9 @@ def breakdown(
         chain.append(_unmarked_text(unmarked, place))
     chain += [cause.sentence for cause in causes]
     if parts and parts[0].name == PEERS and not causes:
-        chain += [v.summary for v in stragglers if v.state == "insufficient evidence"]
+        chain += [
+            verdict.summary for verdict in stragglers if verdict.state == "insufficient evidence"
+        ]
     has_wait = any(part.kind == "wait" and part.ratio >= _WAIT_RATIO for part in parts)
     is_found = bool(causes) or has_wait or (is_unknown and place is not None)
     is_blind = is_unknown and place is None and unmarked is parts[0]
@@ -66,8 +70,9 @@ def breakdown(
 
 
 def breakdown_text(parts: Sequence[StepPart], step_seconds: float, *, is_uneven: bool) -> str:
-    """Parts of at least 3 %, five at most; the percentages are whole and add up to 100."""
-    shown = [p for p in parts if p.ratio >= _LEAST_SHOWN_RATIO and p.kind != "other"][:_MAX_SHOWN]
+    """Lists up to five parts of at least 3 %. The whole percentages add up to 100."""
+    large = [part for part in parts if part.ratio >= _LEAST_SHOWN_RATIO and part.kind != "other"]
+    shown = large[:_MAX_SHOWN]
     rest = 1.0 - sum(part.ratio for part in shown)
     named = [(part.ratio, part.name) for part in shown]
     whole = whole_percents([*(ratio for ratio, _ in named), max(0.0, rest)])
@@ -82,9 +87,9 @@ def whole_percents(ratios: Sequence[float]) -> list[int]:
     exact = [100.0 * ratio for ratio in ratios]
     whole = [int(share) for share in exact]
     missing = round(sum(exact)) - sum(whole)
-    by_fraction = sorted(range(len(exact)), key=lambda at: whole[at] - exact[at])
-    for at in by_fraction[:missing]:
-        whole[at] += 1
+    by_fraction = sorted(range(len(exact)), key=lambda index: whole[index] - exact[index])
+    for index in by_fraction[:missing]:
+        whole[index] += 1
     return whole
 
 

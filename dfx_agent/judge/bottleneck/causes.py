@@ -1,7 +1,7 @@
-"""Components that cost a pipeline more than they should: by their own habit, or by their share.
+"""Finds components that cost a pipeline more than they usually do, or more than their share.
 
-The order is from what holds up all others to what is only felt: an event loop that is held makes
-tools look slow, a slow tool makes samples old.
+Causes are ordered from those that delay others to those that are consequences. For example, a
+blocked event loop makes tools look slow, and a slow tool makes samples stale.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from dfx_agent.judge.bottleneck.step_shares import (
     waited_for_samples,
     weight_sync_parts,
 )
-from dfx_agent.judge.bottleneck.window import Change, Habits, Window, told
+from dfx_agent.judge.bottleneck.window import (
+    Change,
+    FigureHistories,
+    PipelineWindow,
+    reported_value,
+)
 from dfx_agent.snapshot import BoundBy, CauseKind, EventLoopRow, LoopHolder, PipelineCause, StepRow
 
 _LATE_RATIO = 0.15  # of a step
-_JOB_SHARE = 0.5  # of what held a loop, else it is the host
-_HOLDER_SHARE = 0.1  # many places that each hold a loop for less are a host without room
-# ... or, where it waits mostly for a processor, one coroutine that holds it for long at a time
+_JOB_SHARE = 0.5  # share of job code in what blocked a loop; below, the host is the cause
+_HOLDER_SHARE = 0.1  # smaller holders are ignored: many of them mean that the host is busy
+# thresholds for one coroutine that blocks a loop for long at a time on a busy host
 _COROUTINE_SHARE, _LONG_HOLD_RATIO = 0.4, 0.05
 _LEAST_STEPS = 2
 _GROWN_RATIO = 0.1
@@ -36,20 +41,20 @@ _SYNC_RATIO = 0.3
 _LEAST_GROUPS = 2.0
 _FEWER_RATIO = 0.5
 _WAITED_RATIO = 0.2
-# stages beside which somebody waits for samples
+# stages during which other processes wait for samples
 _MARKED: Mapping[str, BoundBy] = {"tool": "tool", "environment": "tool", "reward": "reward"}
 
 SAMPLES, TOOL, SYNC, STALE, ACTIVE = "samples", "tool call", "weight sync", "stale", "active"
 RECEIVER_METRIC = "dfx_weight_update_seconds"
-# what is asked of the numbers that frameworks tell
-TOLD_METRICS = frozenset(
+# metrics of frameworks that the causes use
+REPORTED_METRICS = frozenset(
     {"dfx_step_stale_samples", "dfx_queue_depth", "dfx_tool_seconds", "dfx_turns",
      "dfx_request_latency_seconds", RECEIVER_METRIC}
 )  # fmt: skip
 
 
-def observe_steps(habits: Habits, rows: Iterable[StepRow]) -> None:
-    """Note what each step was like that has closed since the last time."""
+def observe_steps(habits: FigureHistories, rows: Iterable[StepRow]) -> None:
+    """Add the figures of steps that have closed since the last call."""
     for row in rows:
         parts = weight_sync_parts(row)
         habits.add(SYNC, row.step, sum(parts.values()))
@@ -59,27 +64,34 @@ def observe_steps(habits: Habits, rows: Iterable[StepRow]) -> None:
         habits.add(SAMPLES, row.step, fmean(waits) if waits else None)
 
 
-def observe_told(habits: Habits, window: Window) -> None:
-    """Note what is told at the newest step."""
+def observe_reported(habits: FigureHistories, window: PipelineWindow) -> None:
+    """Add the figures that frameworks reported at the latest step."""
     step = window.last.step
     habits.add(TOOL, step, _call_seconds(window))
-    habits.add(STALE, step, told(window.told, "dfx_step_stale_samples", action="evicted_groups"))
-    habits.add(ACTIVE, step, told(window.told, "dfx_queue_depth", queue="active"))
+    habits.add(
+        STALE,
+        step,
+        reported_value(window.reported, "dfx_step_stale_samples", action="evicted_groups"),
+    )
+    habits.add(ACTIVE, step, reported_value(window.reported, "dfx_queue_depth", queue="active"))
     for process in window.last.processes.values():
         for stage, seconds in process.stage_seconds.items():
-            habits.add(_of_stage(process, stage), step, seconds)
+            habits.add(_stage_key(process, stage), step, seconds)
 
 
-def _of_stage(process: ProcessTime, stage: str) -> str:
+def _stage_key(process: ProcessTime, stage: str) -> str:
     return f"{stage} of {process.role} {process.rank}"
 
 
 def causes(
-    window: Window, habits: Habits, waited: Change | None, slow: Iterable[PipelineCause]
+    window: PipelineWindow,
+    habits: FigureHistories,
+    waited: Change | None,
+    slow: Iterable[PipelineCause],
 ) -> list[PipelineCause]:
-    """The one that holds up the others first.
+    """Causes of lost time; one that delays others comes first.
 
-    ``waited``: how the wait for samples has changed; ``slow``: engines that are slower than others.
+    ``waited``: change of the wait for samples. ``slow``: engines that are slower than others.
     """
     held = list(_held_loops(window))
     found = [*held, *_weight_sync(window, habits), *slow]
@@ -93,8 +105,8 @@ def causes(
     return found
 
 
-def _held_loops(window: Window) -> Iterator[PipelineCause]:
-    """Not what one stall of the host did: in most steps, and mostly by code of the job."""
+def _held_loops(window: PipelineWindow) -> Iterator[PipelineCause]:
+    """Event loops that code of the job blocks in most steps."""
     for _, process in window.processes():
         loop = process.event_loop
         if loop is None:
@@ -113,20 +125,24 @@ def _held_loops(window: Window) -> Iterator[PipelineCause]:
             yield PipelineCause("event loop", component, sentence, fmean(late), kind="held loop")
 
 
-def _late_by_step(window: Window, process: ProcessTime) -> Iterator[float]:
-    """Seconds in which its loop was late, of each step between two moments."""
+def _late_by_step(window: PipelineWindow, process: ProcessTime) -> Iterator[float]:
+    """Lateness of the event loop per step, between each two moments of the window."""
     for before, after in pairwise(window.moments):
         pair = [moment.processes.get((process.role, process.rank)) for moment in (before, after)]
-        loops = [each.event_loop for each in pair if each is not None and each.event_loop]
+        loops = [member.event_loop for member in pair if member is not None and member.event_loop]
         if len(loops) == 2:
             late = loops[1].late_seconds_total - loops[0].late_seconds_total
             yield max(0.0, late) / (after.step - before.step)
 
 
 def _held_by(loop: EventLoopRow, step_seconds: float) -> tuple[float, str]:
-    """(share of the lateness that named code of the job is to blame for, which code most)."""
+    """(share of the lateness that code of the job causes, the code that causes most)."""
     total = max(loop.late_seconds, sum(holder.seconds for holder in loop.holders))
-    named = [h for h in loop.holders if h.is_named_code and h.seconds >= _HOLDER_SHARE * total]
+    named = [
+        holder
+        for holder in loop.holders
+        if holder.is_named_code and holder.seconds >= _HOLDER_SHARE * total
+    ]
     share = sum(holder.seconds for holder in named) / total if total else 0.0
     if share < _JOB_SHARE:
         return _held_by_one(loop, step_seconds)
@@ -135,10 +151,10 @@ def _held_by(loop: EventLoopRow, step_seconds: float) -> tuple[float, str]:
 
 
 def _held_by_one(loop: EventLoopRow, step_seconds: float) -> tuple[float, str]:
-    """Of a loop that waits mostly for a processor: one coroutine that holds it for long at a time.
+    """As ``_held_by``, for a loop that mostly waits for a CPU: one coroutine that blocks it long.
 
-    It holds the loop while it waits for a processor, too. On a host without room alone, many places
-    hold a loop, each for short times.
+    A coroutine also blocks the loop while it waits for a CPU itself. If only the host is busy, many
+    places block the loop, each for a short time.
     """
     code = [holder for holder in loop.holders if holder.is_code]
     code_seconds = sum(holder.seconds for holder in code)
@@ -149,7 +165,7 @@ def _held_by_one(loop: EventLoopRow, step_seconds: float) -> tuple[float, str]:
             by_coroutine[_coroutine(holder)].append(holder)
     most = max(by_coroutine.values(), key=_sum_seconds, default=[])
     share = _sum_seconds(most) / code_seconds if code_seconds else 0.0
-    longest = max((h.seconds / max(1, h.num_times) for h in most), default=0.0)
+    longest = max((holder.seconds / max(1, holder.num_times) for holder in most), default=0.0)
     if share < _COROUTINE_SHARE or longest * total < _LONG_HOLD_RATIO * step_seconds * code_seconds:
         return 0.0, ""
     return share, max(most, key=lambda holder: holder.seconds).name
@@ -160,11 +176,11 @@ def _sum_seconds(holders: Iterable[LoopHolder]) -> float:
 
 
 def _coroutine(holder: LoopHolder) -> str:
-    """Task and coroutine, without the function inside it that was running."""
+    """Task and coroutine of a holder, without the function that was running."""
     return " > ".join(holder.name.split(" > ")[:2])
 
 
-def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
+def _weight_sync(window: PipelineWindow, habits: FigureHistories) -> Iterator[PipelineCause]:
     least = _GROWN_RATIO * window.step_seconds
     parts = weight_sync_parts(window.rows[-1])
     change = habits[SYNC].change(least)
@@ -172,14 +188,14 @@ def _weight_sync(window: Window, habits: Habits) -> Iterator[PipelineCause]:
     seconds = median(sum(weight_sync_parts(row).values()) for row in window.rows)
     if change is None and seconds < _SYNC_RATIO * window.step_seconds:
         return
-    part = max(grown, key=lambda p: grown[p].excess, default="") if change else ""
-    part = part or max(parts, key=lambda p: parts[p], default=WEIGHT_SYNC)
+    part = max(grown, key=lambda name: grown[name].excess, default="") if change else ""
+    part = part or max(parts, key=lambda name: parts[name], default=WEIGHT_SYNC)
     of_part = grown[part].now if part in grown else parts.get(part, 0.0)
     yield _sync_cause(window, change, seconds, part.removeprefix(WEIGHT_SYNC).strip("_"), of_part)
 
 
 def _sync_cause(
-    window: Window, change: Change | None, seconds: float, part: str, part_seconds: float
+    window: PipelineWindow, change: Change | None, seconds: float, part: str, part_seconds: float
 ) -> PipelineCause:
     slowest = _slow_receiver(window, part)
     component = f"weight {part}" if part else "weight sync"
@@ -211,14 +227,14 @@ def _until(change: Change | None) -> str:
     return change.until(seconds_text(change.usual)) if change else ""
 
 
-def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
-    """Who takes longest in this part, if much longer than the others."""
-    of_part = {
+def _slow_receiver(window: PipelineWindow, part: str) -> tuple[str, str] | None:
+    """The receiver that is much slower than the others in this part, else None."""
+    seconds_by_receiver = {
         dict(key.labels).get("receiver", ""): value
-        for key, value in window.told.items()
+        for key, value in window.reported.items()
         if key.metric == RECEIVER_METRIC and ("part", part) in key.labels
     }
-    seconds = {receiver: value for receiver, value in of_part.items() if receiver}
+    seconds = {receiver: value for receiver, value in seconds_by_receiver.items() if receiver}
     if len(seconds) < 2:
         return None
     *others, (slowest, name) = sorted((value, receiver) for receiver, value in seconds.items())
@@ -229,9 +245,9 @@ def _slow_receiver(window: Window, part: str) -> tuple[str, str] | None:
     return receiver, f"{seconds_text(slowest)} to {receiver}, {seconds_text(usual)} to the others"
 
 
-def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
-    tool = told(window.told, "dfx_tool_seconds", stat="mean")
-    generation = told(window.told, "dfx_request_latency_seconds", stat="mean")
+def _tools(window: PipelineWindow, habits: FigureHistories) -> Iterator[PipelineCause]:
+    tool = reported_value(window.reported, "dfx_tool_seconds", stat="mean")
+    generation = reported_value(window.reported, "dfx_request_latency_seconds", stat="mean")
     call = _call_seconds(window)
     if tool is None or call is None or not tool:
         return
@@ -251,19 +267,20 @@ def _tools(window: Window, habits: Habits) -> Iterator[PipelineCause]:
     )
 
 
-def _marked(window: Window, habits: Habits) -> Iterator[PipelineCause]:
-    """Tools and rewards that a job marks as stages, while others wait for what comes of them."""
+def _marked(window: PipelineWindow, habits: FigureHistories) -> Iterator[PipelineCause]:
+    """Slow tools and rewards that the job marks as stages, while the trainer waits for samples."""
     if window.shares.ratio("rollout") < _WAITED_RATIO:
         return
     for process in window.last.processes.values():
-        lasts = process.stage_seconds
-        whole = max(lasts.values(), default=0.0)
-        for stage in sorted(_MARKED.keys() & lasts):
-            change = habits[_of_stage(process, stage)].change(_GROWN_RATIO * window.step_seconds)
+        seconds_by_stage = process.stage_seconds
+        longest = max(seconds_by_stage.values(), default=0.0)
+        for stage in sorted(_MARKED.keys() & seconds_by_stage):
+            change = habits[_stage_key(process, stage)].change(_GROWN_RATIO * window.step_seconds)
             has_doubled = change is not None and change.now >= 2 * change.usual
-            is_long = lasts[stage] >= _TOOL_RATIO * max(whole, window.step_seconds)
+            seconds = seconds_by_stage[stage]
+            is_long = seconds >= _TOOL_RATIO * max(longest, window.step_seconds)
             if has_doubled or is_long:
-                yield _marked_cause(process, stage, lasts[stage], change if has_doubled else None)
+                yield _marked_cause(process, stage, seconds, change if has_doubled else None)
 
 
 def _marked_cause(
@@ -282,16 +299,16 @@ def _marked_cause(
     return PipelineCause(bound, stage, sentence, amount, "seconds a call", since, kind=kind)
 
 
-def _call_seconds(window: Window) -> float | None:
-    """Of one call, where turns are told; else of a sample."""
-    tool = told(window.told, "dfx_tool_seconds", stat="mean")
-    turns = told(window.told, "dfx_turns", stat="mean")
+def _call_seconds(window: PipelineWindow) -> float | None:
+    """Seconds of one tool call, or of all calls of a sample if turns are not reported."""
+    tool = reported_value(window.reported, "dfx_tool_seconds", stat="mean")
+    turns = reported_value(window.reported, "dfx_turns", stat="mean")
     if tool is None:
         return None
     return tool / (turns - 1) if turns is not None and turns > 1 else tool
 
 
-def _stale(habits: Habits) -> Iterator[PipelineCause]:
+def _stale(habits: FigureHistories) -> Iterator[PipelineCause]:
     change = habits[STALE].change(_LEAST_GROUPS)
     if change is None:
         return
@@ -309,7 +326,7 @@ def _stale(habits: Habits) -> Iterator[PipelineCause]:
     )
 
 
-def _few_in_flight(habits: Habits, waited: Change | None) -> Iterator[PipelineCause]:
+def _few_in_flight(habits: FigureHistories, waited: Change | None) -> Iterator[PipelineCause]:
     active = habits[ACTIVE].usual
     change = habits[ACTIVE].change(_FEWER_RATIO * active, falls=True) if active else None
     if change is None or waited is None:

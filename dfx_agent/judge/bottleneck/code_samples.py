@@ -36,13 +36,17 @@ _MODULE = "<module>"
 
 
 class CodePlace(NamedTuple):
-    """A function of the job; ``ratio``: its share of the samples in unmarked code."""
+    """A function of the job that spends much unmarked time."""
 
     function: str
     file_line: str
+    """As in "train.py:88"."""
     library: str
+    """Library that it was in, as "data" for a DataLoader; "" for code of the job."""
     ratio: float
+    """Its share of the samples in unmarked code."""
     num_samples: int
+    """All samples in unmarked code."""
 
     @property
     def name(self) -> str:
@@ -64,13 +68,13 @@ class CodePlace(NamedTuple):
 
 
 class CodeSamples:
-    """Samples of the role that trains, over the last two minutes."""
+    """Stack samples of the training role over the last two minutes."""
 
     def __init__(self) -> None:
         self._polls: deque[tuple[float, Counter[str]]] = deque()
 
     def add(self, now_seconds: float, processes: Iterable[ProcessTime]) -> None:
-        """Running totals of all ranks at one poll."""
+        """Add the running totals of all ranks at one poll."""
         total: Counter[str] = Counter()
         for process in processes:
             total.update({name: int(count) for name, count in process.code_samples.items()})
@@ -79,7 +83,7 @@ class CodeSamples:
             self._polls.popleft()
 
     def place(self) -> CodePlace | None:
-        """The function with most samples; None below 8 samples or where no function has 30 %."""
+        """The function with most samples; None below 8 samples or 30 % of them."""
         if not self._polls:
             return None
         first, last = self._polls[0][1], self._polls[-1][1]
@@ -98,24 +102,24 @@ class _Sample(NamedTuple):
     calls: tuple[_Call, ...]
 
     @classmethod
-    def of(cls, name: str) -> _Sample:
+    def parse(cls, name: str) -> _Sample:
         state, library, calls = [*name.split("|", 2), "", ""][:3]
         pairs = (call.rpartition(" ") for call in _BETWEEN.split(calls) if call)
-        return cls(state == "marked", library, tuple(_Call(p[0], p[2]) for p in pairs))
+        return cls(state == "marked", library, tuple(_Call(pair[0], pair[2]) for pair in pairs))
 
 
 def place_of(samples: Mapping[str, int]) -> CodePlace | None:
-    """The function that the training loop calls and that has most unmarked samples.
+    """The function that is called by the training loop and has most unmarked samples.
 
-    What is on nearly every stack is the training loop itself. Code written in the loop has its
-    line instead of a function.
+    Calls that are on nearly every stack are the training loop itself. Code in the loop is named by
+    its line.
     """
-    known = {_Sample.of(name): count for name, count in samples.items()}
-    unmarked = {sample: count for sample, count in known.items() if not sample.is_marked}
+    parsed = {_Sample.parse(name): count for name, count in samples.items()}
+    unmarked = {sample: count for sample, count in parsed.items() if not sample.is_marked}
     total = sum(unmarked.values())
     if total < LEAST_SAMPLES:
         return None
-    depth = _loop_depth(known)
+    depth = _loop_depth(parsed)
     by_place: Counter[tuple[str, str]] = Counter()
     lines: dict[tuple[str, str], Counter[str]] = {}
     for sample, count in unmarked.items():
@@ -130,7 +134,7 @@ def place_of(samples: Mapping[str, int]) -> CodePlace | None:
 
 
 def _loop_depth(samples: Mapping[_Sample, int]) -> int:
-    """How many calls nearly all stacks share, and at least one sample is right there or beyond."""
+    """Number of outermost calls that nearly all stacks share."""
     depth, current = 0, dict(samples)
     while True:
         by_function: Counter[str] = Counter()
@@ -140,7 +144,11 @@ def _loop_depth(samples: Mapping[_Sample, int]) -> int:
         most = by_function.most_common(1)
         if not most or most[0][1] < _SHARED_RATIO * sum(samples.values()):
             return depth
-        current = {s: n for s, n in current.items() if _calls_at(s, depth) == most[0][0]}
+        current = {
+            sample: count
+            for sample, count in current.items()
+            if _calls_at(sample, depth) == most[0][0]
+        }
         depth += 1
 
 
@@ -149,7 +157,7 @@ def _calls_at(sample: _Sample, depth: int) -> str:
 
 
 def _key(sample: _Sample, depth: int) -> tuple[tuple[str, str], str]:
-    """((function, library), line of its call); of code in the loop its own line."""
+    """((function, library), line of its call); for code in the loop, its own line."""
     calls = sample.calls
     if len(calls) > depth:
         caller = calls[depth - 1] if depth else calls[depth]

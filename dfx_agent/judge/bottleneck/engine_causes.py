@@ -1,4 +1,4 @@
-"""Rollout engines that stand still, or are slower than those that do the same work."""
+"""Finds rollout engines that are stuck, gone, or slower than engines with the same work."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC
-from dfx_agent.judge.bottleneck.window import EngineKey, Window
+from dfx_agent.judge.bottleneck.window import EngineKey, PipelineWindow
 from dfx_agent.snapshot import EngineFacts, PipelineCause
 
-# an engine with requests that has moved nothing for so long stands still, if others move
+# an engine that has moved no request for so long is stuck, if other engines move
 STILL_SECONDS = 10.0
 _LEAST_AHEAD_SECONDS = 5.0
 _ALONE_STILL_SECONDS = 120.0
@@ -22,7 +22,7 @@ _ALONE_STILL_SECONDS = 120.0
 _BETWEEN_TOKENS = "inter_token_latency_seconds"
 _LEAST_TOKENS = 20.0
 _SAMPLED_SECONDS = 30.0
-_SLOW_FOR_SECONDS, _LET_GO = 10.0, 8.0
+_SLOW_FOR_SECONDS, _DROP_SECONDS = 10.0, 8.0
 _SLOWER_RATIO, _STILL_SLOWER_RATIO = 1.5, 1.3
 _EACH_RATIO, _MOSTLY, _LEAST_COMPARED = 1.3, 0.75, 2
 _LEAST_SLOWER_SECONDS = 0.001
@@ -33,50 +33,57 @@ _MOVES = ("generation_tokens", "prompt_tokens", "finished_requests")
 
 
 @dataclass
-class _Seen:
+class _EngineProgress:
     moved: tuple[float, ...]
     at_seconds: float
     is_first: bool = True
 
 
 class StillEngines:
-    """Watches what engines count: one that has requests and moves none of them is named."""
+    """Finds engines that hold requests but move none of them, from their counters."""
 
     def __init__(self) -> None:
-        self._seen: dict[EngineKey, _Seen] = {}
+        self._progress: dict[EngineKey, _EngineProgress] = {}
 
     def causes(
         self, engines: Sequence[EngineFacts], processes: Iterable[ProcessTime], now_seconds: float
     ) -> list[PipelineCause]:
-        """Who stands still now. ``processes`` of engines say whether they were told to wait."""
-        known = list(processes)
-        waiting = {p.pid for p in known if any(s.name == "policy" for s in p.inflight)}
+        """Engines that are stuck now. Engines whose process waits for new weights are skipped."""
+        processes = list(processes)
+        waiting = {
+            process.pid
+            for process in processes
+            if any(span.name == "policy" for span in process.inflight)
+        }
         for engine in engines:
-            self._see(engine)
-        at_work = [e for e in engines if e.pid not in waiting and _holds(e)]
-        is_awaited = len(at_work) == 1 < len(engines) and _is_pause_awaited(known)
+            self._observe(engine)
+        at_work = [
+            engine for engine in engines if engine.pid not in waiting and _holds_requests(engine)
+        ]
+        is_awaited = len(at_work) == 1 < len(engines) and _is_pause_awaited(processes)
         return [
-            _still(engine, now_seconds - self._seen[_key(engine)].at_seconds)
+            _stuck_cause(engine, now_seconds - self._progress[_key(engine)].at_seconds)
             for engine in at_work
-            if self._stands(engine, engines, now_seconds, is_awaited=is_awaited)
+            if self._is_stuck(engine, engines, now_seconds, is_awaited=is_awaited)
         ]
 
     def all_still_seconds(self, engines: Sequence[EngineFacts], now_seconds: float) -> float:
-        """How long all engines have held requests and moved none; 0 where one goes on."""
-        seen = [self._seen.get(_key(engine)) for engine in engines if engine.num_running]
-        known = [now_seconds - each.at_seconds for each in seen if each is not None]
-        return min(known, default=0.0) if known and len(seen) == len(engines) else 0.0
+        """How long all engines have held requests and moved none; 0 if one moves."""
+        progress = [self._progress.get(_key(engine)) for engine in engines if engine.num_running]
+        still = [now_seconds - latest.at_seconds for latest in progress if latest is not None]
+        return min(still, default=0.0) if still and len(progress) == len(engines) else 0.0
 
-    def _see(self, engine: EngineFacts) -> None:
+    def _observe(self, engine: EngineFacts) -> None:
         moved = tuple(engine.totals.get(name, 0.0) for name in _MOVES)
-        known = self._seen.get(_key(engine))
+        before = self._progress.get(_key(engine))
         is_idle = not engine.num_running or engine.sleep_state not in {"", "awake"}
         if engine.read_seconds is None:
             return
-        if known is None or known.moved != moved or is_idle:
-            self._seen[_key(engine)] = _Seen(moved, engine.read_seconds, known is None)
+        if before is None or before.moved != moved or is_idle:
+            progress = _EngineProgress(moved, engine.read_seconds, before is None)
+            self._progress[_key(engine)] = progress
 
-    def _stands(
+    def _is_stuck(
         self,
         engine: EngineFacts,
         engines: Iterable[EngineFacts],
@@ -84,30 +91,36 @@ class StillEngines:
         *,
         is_awaited: bool,
     ) -> bool:
-        """``is_awaited``: a pause of all engines is waited for, of this one alone."""
-        seen = self._seen.get(_key(engine))
-        if seen is None:
+        """``is_awaited``: whether all engines should pause and only this one has not paused."""
+        progress = self._progress.get(_key(engine))
+        if progress is None:
             return False
-        still_seconds = now_seconds - seen.at_seconds
-        others = [self._seen[_key(e)] for e in engines if e is not engine and _key(e) in self._seen]
-        went_on = any(o.at_seconds - seen.at_seconds >= _LEAST_AHEAD_SECONDS for o in others)
-        least = STILL_SECONDS if went_on or is_awaited else _ALONE_STILL_SECONDS
+        still_seconds = now_seconds - progress.at_seconds
+        others = [
+            self._progress[_key(other)]
+            for other in engines
+            if other is not engine and _key(other) in self._progress
+        ]
+        others_moved = any(
+            other.at_seconds - progress.at_seconds >= _LEAST_AHEAD_SECONDS for other in others
+        )
+        least = STILL_SECONDS if others_moved or is_awaited else _ALONE_STILL_SECONDS
         return still_seconds >= least
 
 
-def _holds(engine: EngineFacts) -> bool:
-    """Whether it says that it has requests to move; of one that does not answer that is old."""
+def _holds_requests(engine: EngineFacts) -> bool:
+    """Whether an engine that answers reports unpaused requests."""
     is_up = engine.state == "up"
     return is_up and bool(engine.num_running) and not engine.gauges.get("paused_requests")
 
 
 def _is_pause_awaited(processes: Iterable[ProcessTime]) -> bool:
-    """Whether somebody who brings new weights has asked engines to pause, long ago."""
+    """Whether a weight sync has waited long for engines to pause."""
     spans = (span for process in processes for span in process.inflight)
-    return any(s.name == _PAUSE and s.elapsed_seconds >= STILL_SECONDS for s in spans)
+    return any(span.name == _PAUSE and span.elapsed_seconds >= STILL_SECONDS for span in spans)
 
 
-def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
+def _stuck_cause(engine: EngineFacts, seconds: float) -> PipelineCause:
     held = engine.num_running or 0.0
     return PipelineCause(
         "stalled",
@@ -123,11 +136,11 @@ def _still(engine: EngineFacts, seconds: float) -> PipelineCause:
     )
 
 
-def lost_engines(window: Window) -> Iterator[PipelineCause]:
-    """Those that have served in this run, and do not answer any more."""
+def lost_engines(window: PipelineWindow) -> Iterator[PipelineCause]:
+    """Engines that have served this run and no longer answer."""
     for engine in window.last.engines.values():
         seconds = window.last.at_seconds - engine.since_seconds
-        # a host that is short of processors answers late now and then
+        # a busy host sometimes answers late
         is_lost = engine.state in {"gone", "garbage"} or (
             engine.state == "slow" and seconds >= _SLOW_TO_ANSWER_SECONDS
         )
@@ -138,59 +151,75 @@ def lost_engines(window: Window) -> Iterator[PipelineCause]:
             yield PipelineCause("rollout", f"rollout {engine.name}", sentence, kind="lost engine")
 
 
-class _Slow(NamedTuple):
-    """An engine that was found slow: since when, when last, and what was said then."""
+class _SlowEngine(NamedTuple):
+    """An engine that was found slow."""
 
     since_seconds: float
+    """When it was first found slow."""
     last_seconds: float
+    """When it was last found slow."""
     cause: PipelineCause
 
 
 class SlowEngines:
-    """Who is slower than the others for a while: a busy host holds up now one, now another."""
+    """Finds engines that are slower than others for at least 10 s.
+
+    A busy host delays different engines, each only for a short time.
+    """
 
     def __init__(self) -> None:
-        self._slow: dict[str, _Slow] = {}
+        self._slow: dict[str, _SlowEngine] = {}
 
-    def causes(self, window: Window) -> list[PipelineCause]:
+    def causes(self, window: PipelineWindow) -> list[PipelineCause]:
+        """Engines that have been slow for at least 10 s."""
         now = window.last.at_seconds
         for cause in _slow_engines(window, self._named()):
-            known = self._slow.get(cause.component)
-            since = known.since_seconds if known else now
-            self._slow[cause.component] = _Slow(since, now, cause)
+            before = self._slow.get(cause.component)
+            since = before.since_seconds if before else now
+            self._slow[cause.component] = _SlowEngine(since, now, cause)
         self._slow = {
-            name: slow for name, slow in self._slow.items() if now - slow.last_seconds < _LET_GO
+            name: slow
+            for name, slow in self._slow.items()
+            if now - slow.last_seconds < _DROP_SECONDS
         }
         named = self._named()
         return [slow.cause for name, slow in self._slow.items() if name in named]
 
     def _named(self) -> set[str]:
-        slow = self._slow.items()
-        return {n for n, s in slow if s.last_seconds - s.since_seconds >= _SLOW_FOR_SECONDS}
+        return {
+            name
+            for name, slow in self._slow.items()
+            if slow.last_seconds - slow.since_seconds >= _SLOW_FOR_SECONDS
+        }
 
 
-def _slow_engines(window: Window, named: Collection[str]) -> Iterator[PipelineCause]:
-    """Each against the median of the others that serve the same model in the same way.
+def _slow_engines(window: PipelineWindow, named: Collection[str]) -> Iterator[PipelineCause]:
+    """Engines that are slower than the median of other engines of the same model and kind.
 
-    All along the window, not once. Who was ``named`` needs less.
+    They must be slower in most of the window. An engine in ``named`` has a lower threshold.
     """
     pairs = {_key(last): (first, last) for first, last in window.engines()}
     for key, (first, last) in pairs.items():
-        others = [k for k, (_, o) in pairs.items() if k != key and _is_alike(o, last)]
-        compared = _compared(first, last, [pairs[k] for k in others])
+        others = [
+            other_key
+            for other_key, (_, other) in pairs.items()
+            if other_key != key and _is_comparable(other, last)
+        ]
+        compared = _compared(first, last, [pairs[other_key] for other_key in others])
         ratio = _STILL_SLOWER_RATIO if f"rollout {last.name}" in named else _SLOWER_RATIO
         if compared is None or not compared.is_slower(ratio):
             continue
-        peers = [window.states_of(pairs[k][1]) for k in others]
+        peers = [window.states_of(pairs[other_key][1]) for other_key in others]
         if _is_slower_all_along(window.states_of(last), peers):
-            yield _slow(last, compared, _busy_seconds(window, first, last))
+            yield _slow_cause(last, compared, _busy_seconds(window, first, last))
 
 
 class _Compared(NamedTuple):
-    """Seconds for a token: of one engine, and the median of the others."""
+    """Seconds per token of one engine and of others."""
 
     seconds: float
     usual: float
+    """Median of the other engines."""
 
     def is_slower(self, ratio: float) -> bool:
         more = self.seconds - self.usual
@@ -201,27 +230,29 @@ def _compared(
     first: EngineFacts, last: EngineFacts, others: Iterable[tuple[EngineFacts, EngineFacts]]
 ) -> _Compared | None:
     own = _token_seconds(first, last)
-    known = [seconds for pair in others if (seconds := _token_seconds(*pair)) is not None]
-    return _Compared(own, median(known)) if own is not None and known else None
+    peers = [seconds for pair in others if (seconds := _token_seconds(*pair)) is not None]
+    return _Compared(own, median(peers)) if own is not None and peers else None
 
 
 def _is_slower_all_along(
     states: Sequence[EngineFacts], peers: Sequence[Sequence[EngineFacts]]
 ) -> bool:
-    """Between the moments of a window, in all but a quarter of what can be compared."""
+    """Whether the engine is slower in at least 75 % of the intervals of a window."""
     compared = []
-    for at in range(1, len(states)):
-        others = [(p[at - 1], p[at]) for p in peers if len(p) == len(states)]
-        found = _compared(states[at - 1], states[at], others)
-        if found is not None:
-            compared.append(found.is_slower(_EACH_RATIO))
+    for index in range(1, len(states)):
+        others = [(peer[index - 1], peer[index]) for peer in peers if len(peer) == len(states)]
+        comparison = _compared(states[index - 1], states[index], others)
+        if comparison is not None:
+            compared.append(comparison.is_slower(_EACH_RATIO))
     return len(compared) >= _LEAST_COMPARED and sum(compared) >= _MOSTLY * len(compared)
 
 
-def _slow(engine: EngineFacts, compared: _Compared, busy_seconds: float | None) -> PipelineCause:
+def _slow_cause(
+    engine: EngineFacts, compared: _Compared, busy_seconds: float | None
+) -> PipelineCause:
     seconds, usual = compared
     lost = None if busy_seconds is None else busy_seconds * (1.0 - usual / seconds)
-    costs = "" if lost is None else f", {seconds_text(lost)} of each step"
+    costs = "" if lost is None else f", which costs {seconds_text(lost)} of each step"
     return PipelineCause(
         "rollout",
         f"rollout {engine.name}",
@@ -237,11 +268,11 @@ def _slow(engine: EngineFacts, compared: _Compared, busy_seconds: float | None) 
     )
 
 
-def _busy_seconds(window: Window, first: EngineFacts, last: EngineFacts) -> float | None:
-    """Of a step: by its guest where it has one, else by what it says of its requests."""
-    known = window.process_of(last)
-    if known is not None and window.num_steps:
-        before, after = (process.totals.stage_seconds.get("rollout", 0.0) for process in known)
+def _busy_seconds(window: PipelineWindow, first: EngineFacts, last: EngineFacts) -> float | None:
+    """Busy time of an engine per step, by its guest, or by its request counters."""
+    pair = window.process_of(last)
+    if pair is not None and window.num_steps:
+        before, after = (process.totals.stage_seconds.get("rollout", 0.0) for process in pair)
         return (after - before) / window.num_steps
     observed = last.observed_seconds - first.observed_seconds
     if observed <= 0:
@@ -250,30 +281,30 @@ def _busy_seconds(window: Window, first: EngineFacts, last: EngineFacts) -> floa
 
 
 def _token_seconds(first: EngineFacts, last: EngineFacts) -> float | None:
-    before, after = (e.histograms.get(_BETWEEN_TOKENS) for e in (first, last))
+    before, after = (engine.histograms.get(_BETWEEN_TOKENS) for engine in (first, last))
     if before is None or after is None:
         return None
     num = after.num - before.num
     return (after.sum - before.sum) / num if num >= _LEAST_TOKENS else None
 
 
-def _is_alike(a: EngineFacts, b: EngineFacts) -> bool:
-    return (a.pd, a.model) == (b.pd, b.model)
+def _is_comparable(engine: EngineFacts, other: EngineFacts) -> bool:
+    return (engine.pd, engine.model) == (other.pd, other.model)
 
 
 def _key(engine: EngineFacts) -> EngineKey:
     return engine.replica, engine.dp_rank
 
 
-def busy_ratios(window: Window) -> Mapping[str, float]:
-    """Name of an engine -> share of the newest minute in which it had requests.
+def busy_ratios(window: PipelineWindow) -> Mapping[str, float]:
+    """Share of the last minute in which each engine had requests, by name.
 
-    None of them where that is known for less than half a minute: it is sampled every 2 s.
+    Empty if an engine was sampled for less than 30 s.
     """
     engines = [last for _, last in window.engines()]
-    known = {
+    ratios = {
         engine.name: engine.busy_ratio
         for engine in engines
         if engine.busy_ratio is not None and (engine.window_seconds or 0.0) >= _SAMPLED_SECONDS
     }
-    return known if len(known) == len(engines) else {}
+    return ratios if len(ratios) == len(engines) else {}

@@ -1,4 +1,4 @@
-"""The pipeline of one run as its judge is given it."""
+"""Builds the input of the bottleneck judge for one run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
 from dfx_agent.snapshot import EngineFacts, RankRow, ScalarRow, StepRow, Verdict
 from dfx_agent.wire.records import CODE_COUNTER
 
-# steps may last milliseconds
+# number of latest steps of each role; steps may last milliseconds
 NUM_STEPS = 200
-# how long these last is asked of each process
+# stages whose duration is needed for each process
 STAGES = frozenset({"rollout", "reward", "tool", "environment"})
 
 
@@ -23,7 +23,7 @@ def pipeline_facts(
     stage_seconds: Mapping[tuple[str, str], Mapping[str, float]],
     now_seconds: float,
 ) -> PipelineFacts:
-    """``steps``: the newest ``NUM_STEPS`` of every role; ``stage_seconds`` by (role, rank)."""
+    """``steps``: the last ``NUM_STEPS`` of every role. ``stage_seconds``: by (role, rank)."""
     return PipelineFacts(
         now_seconds=now_seconds,
         steps=tuple(steps),

@@ -31,49 +31,51 @@ UNMARKED = Sentence(
 # -- too early or too old -----------------------------------------------------------------------
 
 TOO_FEW_STEPS = Sentence(
-    "Too early to say where a step goes: {known} of {needed} steps have closed.",
-    {"known": "2", "needed": "3"},
+    "Too early to say where the time of a step goes: {num_closed} of {needed} steps have ended.",
+    {"num_closed": "2", "needed": "3"},
 )
 TOO_SHORT = Sentence(
-    "Too early to say where a step goes: {seconds} of {needed} have passed.",
+    "Too early to say where the time of a step goes: {seconds} of {needed} have passed.",
     {"seconds": "9 s", "needed": "20 s"},
 )
 NO_STEP = Sentence(
-    "No step of {role} has closed for {seconds}; a step takes {step}.",
+    "No step of {role} has ended for {seconds}; a step usually takes {step}.",
     {"role": "trainer", "seconds": "70 s", "step": "1.3 s"},
 )
 LONGEST_SPAN = Sentence(
     "Rank {rank} has been in {name} for {seconds}.",
     {"rank": "1", "name": "collector", "seconds": "70 s"},
 )
-NO_ENGINE_MOVED = Sentence("No engine has moved any request for {seconds}.", {"seconds": "70 s"})
+NO_ENGINE_MOVED = Sentence(
+    "No engine has made progress on any request for {seconds}.", {"seconds": "70 s"}
+)
 LEFT_OUT = Sentence("Left out: step {steps}.", {"steps": "11 (7.8 s, checkpoint or validation)"})
 
 # -- what bounds a pipeline: training and rollout at the same time --------------------------------
 
 BALANCED = Sentence(
-    "Balanced: {role} trains in {share} of a step, and waits for nothing for long.",
+    "Balanced: {role} trains during {share} of a step and has no long wait.",
     {"role": "trainer", "share": "92 %"},
 )
 UNKNOWN = Sentence(
-    "{share} of a step of {role} is inside no marked stage and no known wait.",
+    "{share} of a step of {role} is outside all marked stages and known waits.",
     {"share": "74 %", "role": "trainer"},
 )
 FELT = Sentence(
-    "Ranks of {role} {felt} for {seconds} of a step of {step} ({share}){until}.",
+    "Ranks of {role} {felt} for {seconds} of each step of {step} ({share}){until}.",
     {
         "role": "trainer", "felt": "wait for samples", "seconds": "0.72 s", "step": "1.5 s",
         "share": "48 %", "until": "; until step 12 it was 0.2 s",
     },
 )  # fmt: skip
 ENGINES_BUSY = Sentence(
-    "The engines have requests in {share} of the time.", {"share": "62 % to 80 %"}
+    "The engines have requests during {share} of the time.", {"share": "62 % to 80 %"}
 )
 ENGINES_HAVE_ROOM = Sentence(
-    "The engines have room: more requests at a time would help, more engines would not."
+    "The engines are not full: more parallel requests would help, more engines would not."
 )
 MORE_ROLLOUT = Sentence(
-    "{times} times the rollout capacity for each trainer would end the wait.", {"times": "2"}
+    "{times} times the rollout capacity per trainer would end the wait.", {"times": "2"}
 )
 MORE_TRAINING = Sentence(
     "{times} times the training capacity would end the wait.", {"times": "1.5"}
@@ -112,12 +114,12 @@ STALE_SAMPLES = Sentence(
     {"groups": "3", "until": "; until step 12 it was 0"},
 )
 FEW_REQUESTS = Sentence(
-    "Only {groups} instead of {usual} groups are rolled out at a time since step {step}: the "
-    "engines have too little to do.",
+    "Since step {step}, only {groups} instead of {usual} groups are rolled out at the same time, "
+    "so the engines are not busy.",
     {"groups": "1", "usual": "8", "step": "13"},
 )
 STILL_ENGINE = Sentence(
-    "Engine {engine} holds {requests} and has moved none of them for {seconds}.",
+    "Engine {engine} has {requests} and has made no progress for {seconds}.",
     {"engine": "replica 1", "requests": "2 requests", "seconds": "20 s"},
 )
 LOST_ENGINE = Sentence(
@@ -125,10 +127,10 @@ LOST_ENGINE = Sentence(
     {"engine": "replica 1", "state": "gone", "reason": "connection refused"},
 )
 SLOW_ENGINE = Sentence(
-    "Engine {engine} takes {seconds} for a token, the others {usual} ({times} times){cost}.",
+    "Engine {engine} takes {seconds} per token, the others {usual} ({times} times as long){cost}.",
     {
         "engine": "replica 1", "seconds": "0.0081 s", "usual": "0.0042 s", "times": "1.9",
-        "cost": ", 0.59 s of each step",
+        "cost": ", which costs 0.59 s of each step",
     },
 )  # fmt: skip
 

@@ -1,26 +1,26 @@
-"""Whether a job has two sides that work at the same time, or one whose roles take turns."""
+"""Decides whether training and rollout of a job run in parallel or take turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dfx_agent.facts.seat import ROLLOUT_SIDE
-from dfx_agent.judge.bottleneck.step_parts import UPDATE, PartKey, StepTime, step_time
-from dfx_agent.judge.bottleneck.window import Window
+from dfx_agent.judge.bottleneck.step_parts import UPDATE, StepPartKey, StepTime, step_time
+from dfx_agent.judge.bottleneck.window import PipelineWindow
 from dfx_agent.snapshot import TimeSplit
 
 _ROLLOUT_STAGES = ("rollout", "generate", "tool", "environment", "reward")
-# of a process that hands work over to others
+# waits of a process that passes work to others
 _PIPELINE_WAITS = ("queue", "policy")
 _OVERLAP_RATIO = 0.1
 _LEAST_UPDATE_RATIO = 0.1
 
 
-def has_two_sides(window: Window) -> bool:
-    """Whether rollout goes on while the trainer updates: asynchronous or off-policy training.
+def has_two_sides(window: PipelineWindow) -> bool:
+    """Whether rollout continues while the trainer updates (asynchronous or off-policy training).
 
-    Roles that take turns (synchronous training with rollout servers) are one side: their shares of
-    the time sum to at most 1. Without any measurement of the rollout side the answer is True.
+    If roles take turns (synchronous training), their shares of the time add up to at most 1. If the
+    rollout side is not measured, the answer is True.
     """
     shares = list(_rollout_shares(window))
     if not shares:
@@ -29,9 +29,9 @@ def has_two_sides(window: Window) -> bool:
     return any(share is None or share + trained - 1.0 > _OVERLAP_RATIO for share in shares)
 
 
-def _rollout_shares(window: Window) -> Iterator[float | None]:
-    """Of each process and engine the share of time that it rolls out; None where not measured."""
-    before = {(p.role, p.rank): p for p in window.first.processes.values()}
+def _rollout_shares(window: PipelineWindow) -> Iterator[float | None]:
+    """Share of time that each process and engine spends in rollout; None if not measured."""
+    before = {(process.role, process.rank): process for process in window.first.processes.values()}
     for key, process in window.last.processes.items():
         if process.role not in ROLLOUT_SIDE or process.role == window.role:
             continue
@@ -47,7 +47,7 @@ def _rollout_shares(window: Window) -> Iterator[float | None]:
 
 
 def _rollout_share(first: TimeSplit, last: TimeSplit) -> float | None:
-    """None where the process marks no stage of a rollout."""
+    """Share of time in rollout; None if the process marks no rollout stage."""
     wall = last.wall_seconds - first.wall_seconds
     seconds = _rollout_seconds(last) - _rollout_seconds(first)
     return min(1.0, seconds / wall) if wall > 0 and _rollout_seconds(last) else None
@@ -63,7 +63,7 @@ def _hands_over(totals: TimeSplit) -> bool:
 
 
 def _trained_ratio(time: StepTime) -> float:
-    """Share of a step that updates the model; if no stage says so, all but waits."""
-    update = time.seconds.get(PartKey(UPDATE, "work"), 0.0)
+    """Share of a step that updates the model; if no stage is marked, all except waits."""
+    update = time.seconds.get(StepPartKey(UPDATE, "work"), 0.0)
     ratio = update / time.step_seconds if time.step_seconds else 0.0
     return ratio if ratio >= _LEAST_UPDATE_RATIO else 1.0 - time.ratio("wait")

@@ -1,4 +1,4 @@
-"""Something does not move at all: that comes before all tuning."""
+"""The bottleneck verdict for a job in which something is completely stuck."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dfx_agent.snapshot.event_loop import NO_CODE
 
 _HELD_SECONDS = 10.0
 _FELT_SECONDS = 5.0
-# without a step: at least so long, and so many times what a step takes
+# stalled after so many seconds and so many usual steps without a step
 _QUIET_SECONDS, _QUIET_STEPS = 60.0, 10.0
-# without one the newest verdict is too old
+# after so many seconds and usual steps without a step, the last verdict is outdated
 _OLD_SECONDS, _OLD_STEPS = 10.0, 5.0
 
 
 def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
-    """Loops that do not answer now; the host is no holder."""
+    """Event loops that code of the job blocks right now."""
     for process in processes:
         loop = process.event_loop
         if loop is None or loop.unanswered_seconds < _HELD_SECONDS:
@@ -39,10 +39,10 @@ def held_loops(processes: Iterable[ProcessTime]) -> Iterator[PipelineCause]:
 def stalled(
     role: str, still: Sequence[PipelineCause], hangs: Iterable[Verdict], facts: PipelineFacts
 ) -> Bottleneck:
-    """``still``: engines and loops; ``hangs`` are felt before them.
+    """The verdict "stalled". ``still``: stuck engines and event loops.
 
-    A rank that waits to send weights to an engine that does not move is no second cause, nor is a
-    held event loop of a role that hangs: it is the same standstill.
+    Some findings are consequences and no separate causes: a rank that waits to send weights to a
+    stuck engine, and a blocked event loop of a role that hangs.
     """
     hang_verdicts = list(hangs)
     explained = {_loop_of(verdict.role) for verdict in hang_verdicts}
@@ -63,10 +63,12 @@ def _loop_of(role: str) -> str:
 
 
 def _brings_weights(verdict: Verdict, processes: Iterable[ProcessTime]) -> bool:
-    """Whether all that it names are in a part of a weight sync."""
-    known = {p.rank: p.inflight for p in processes if p.role == verdict.role}
+    """Whether all ranks of a verdict are in a part of a weight sync."""
+    spans_by_rank = {
+        process.rank: process.inflight for process in processes if process.role == verdict.role
+    }
     return bool(verdict.ranks) and all(
-        any(span.name.startswith(WEIGHT_SYNC) for span in known.get(rank, ()))
+        any(span.name.startswith(WEIGHT_SYNC) for span in spans_by_rank.get(rank, ()))
         for rank in verdict.ranks
     )
 
@@ -74,10 +76,10 @@ def _brings_weights(verdict: Verdict, processes: Iterable[ProcessTime]) -> bool:
 def quiet(
     role: str, facts: PipelineFacts, step_seconds: float, paused_seconds: float
 ) -> Bottleneck | None:
-    """Of a role that has not closed a step for longer than one takes; None while it does.
+    """The verdict on a role that has not closed a step for much longer than usual, else None.
 
-    Stalled where it waits for others for very long; in a checkpoint or a validation never.
-    ``paused_seconds``: how long no engine has moved what it holds.
+    It is "found" if the role waits for very long outside checkpoint and validation.
+    ``paused_seconds``: how long no engine has moved a request.
     """
     ends = [row.end_seconds for row in facts.steps if row.role == role]
     seconds = facts.now_seconds - max(ends, default=facts.now_seconds)
@@ -85,13 +87,13 @@ def quiet(
     if not ranks or seconds < max(_OLD_SECONDS, _OLD_STEPS * step_seconds):
         return None
     limit = max(_QUIET_SECONDS, _QUIET_STEPS * step_seconds)
-    longest, told = _longest(role, ranks), [_text(_longest(role, ranks), 0.0)]
-    told.append(
+    longest, parts = _longest(role, ranks), [_text(_longest(role, ranks), 0.0)]
+    parts.append(
         sentences.NO_STEP(role=role, seconds=seconds_text(seconds), step=seconds_text(step_seconds))
     )
     if paused_seconds >= _HELD_SECONDS:
-        told.append(sentences.NO_ENGINE_MOVED(seconds=seconds_text(paused_seconds)))
-    chain = tuple(filter(None, told))
+        parts.append(sentences.NO_ENGINE_MOVED(seconds=seconds_text(paused_seconds)))
+    chain = tuple(filter(None, parts))
     names = [span.name for process in ranks for span in process.inflight]
     is_aside = any(name.startswith(ASIDE) for name in names)
     if is_aside or longest is None or longest[0] < limit or not longest[3]:
@@ -119,7 +121,7 @@ def _hang(verdict: Verdict) -> PipelineCause:
 
 
 def _longest(role: str, processes: Iterable[ProcessTime]) -> tuple[float, str, str, bool] | None:
-    """(seconds, rank, where, whether it waits) of the rank that stands somewhere longest."""
+    """(seconds, rank, span, whether it is a wait) of the longest open span."""
     spans = [
         (span.elapsed_seconds, process.rank, span.name, span.kind != "stage")
         for process in processes

@@ -1,7 +1,7 @@
 """Splits the wall time of steps into named parts that add up to the step.
 
-Every part is exclusive time: a wait inside a stage is a wait, time outside all stages and waits is
-unmarked code. The seconds of all parts sum to the wall time of the mean step of a mean rank.
+Every part is exclusive time: a wait inside a stage is a wait, and time outside all stages and waits
+is unmarked code. The parts add up to the wall time of the mean step of a mean rank.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WAITS: Mapping[str, str] = {
 MAX_PARTS = 12
 
 
-class PartKey(NamedTuple):
+class StepPartKey(NamedTuple):
     """Name and kind of a part."""
 
     name: str
@@ -63,18 +63,20 @@ class PartKey(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """Mean seconds of a step by part; ``largest_stage``: part -> stage with most of its time."""
+    """The mean step, divided into parts."""
 
     step_seconds: float
-    seconds: Mapping[PartKey, float]
+    seconds: Mapping[StepPartKey, float]
+    """Mean seconds of each part."""
     largest_stage: Mapping[str, str]
+    """Stage with more than half of the time of a part, by name of the part."""
 
     def parts(self) -> tuple[StepPart, ...]:
         """Largest first, at most twelve; the rest is "other". Their ratios sum to 1."""
         ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
         shown, rest = ordered[: MAX_PARTS - 1], ordered[MAX_PARTS - 1 :]
         if rest:
-            shown = [*shown, (PartKey(OTHER, "other"), sum(seconds for _, seconds in rest))]
+            shown = [*shown, (StepPartKey(OTHER, "other"), sum(seconds for _, seconds in rest))]
         wall = self.step_seconds
         return tuple(
             StepPart(key.name, key.kind, seconds, seconds / wall)
@@ -84,13 +86,18 @@ class StepTime(NamedTuple):
 
     def ratio(self, kind: PartKind) -> float:
         """Share of the step that parts of this kind take."""
-        seconds = sum(s for key, s in self.seconds.items() if key.kind == kind)
+        seconds = sum(
+            part_seconds for key, part_seconds in self.seconds.items() if key.kind == kind
+        )
         return seconds / self.step_seconds if self.step_seconds else 0.0
 
 
 def step_time(splits: Iterable[TimeSplit], num_steps: float | None = None) -> StepTime:
-    """Mean over ``splits``, one for each rank and step; ``num_steps`` if they cover more steps."""
-    seconds: defaultdict[PartKey, float] = defaultdict(float)
+    """Mean over ``splits``, one per rank and step.
+
+    ``num_steps``: rank-steps, if they cover more.
+    """
+    seconds: defaultdict[StepPartKey, float] = defaultdict(float)
     stages: defaultdict[str, float] = defaultdict(float)
     wall, num_splits = 0.0, 0
     for split in splits:
@@ -116,7 +123,7 @@ def _largest_stages(stages: Mapping[str, float]) -> dict[str, str]:
 
 
 def _add_split(
-    split: TimeSplit, seconds: defaultdict[PartKey, float], stages: defaultdict[str, float]
+    split: TimeSplit, seconds: defaultdict[StepPartKey, float], stages: defaultdict[str, float]
 ) -> None:
     total = sum(split.stage_seconds.values())
     # stages that overlap sum to more than the active time
@@ -124,19 +131,19 @@ def _add_split(
     for stage, amount in split.stage_seconds.items():
         part = part_of_stage(stage)
         kind: PartKind = "unmarked" if part == UNMARKED else "work"
-        seconds[PartKey(part, kind)] += amount * scale
+        seconds[StepPartKey(part, kind)] += amount * scale
         stages[stage] += amount * scale
     for wait, by_stage in split.wait_seconds.items():
         for stage, amount in by_stage.items():
-            seconds[PartKey(part_of_wait(wait, stage), "wait")] += amount
+            seconds[StepPartKey(part_of_wait(wait, stage), "wait")] += amount
     marked = split.active_seconds if total else 0.0
     waited = sum(sum(by_stage.values()) for by_stage in split.wait_seconds.values())
-    seconds[PartKey(UNMARKED, "unmarked")] += max(0.0, split.wall_seconds - marked - waited)
+    seconds[StepPartKey(UNMARKED, "unmarked")] += max(0.0, split.wall_seconds - marked - waited)
 
 
 @lru_cache(maxsize=1024)
 def part_of_stage(stage: str) -> str:
-    """``rollout_turn`` belongs to rollout; a stage of the job's own is its own part."""
+    """The part of a stage: "rollout" for ``rollout_turn``; an unknown stage is its own part."""
     words = stage
     while words:
         if words in _STAGES:

@@ -1,4 +1,4 @@
-"""What the steps of the role that trains go to, by what would have to be faster."""
+"""Divides the steps of the training role by what limits them ("bounds")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dfx_agent.facts.wait_kinds import PEER_WAITS, SAMPLE_WAITS, SYNC_COORDINATI
 from dfx_agent.judge.bottleneck.step_parts import part_of_stage
 from dfx_agent.snapshot import BoundBy, StepCell, StepRow, TimeSplit
 
-# stage -> what a step is bound by while it is in it; a stage of the job's own bounds nothing
+# stage -> bound; stages that only this job has are no bound
 _STAGES: Mapping[str, BoundBy] = {
     "rollout": "rollout",
     "generate": "rollout",
@@ -22,10 +22,10 @@ _STAGES: Mapping[str, BoundBy] = {
     "pack": "data",
     "data": "data",
 }
-# what the training side computes, by part of the step
+# parts of a step that training computes
 _TRAINED_PARTS = frozenset({"update", "log-probs", "values", "advantage"})
 _TRAINS = ("actor_update", "critic_update", "backward", "optimizer", "forward", "train")
-# not part of what a step is for
+# stages that are not part of a usual step
 ASIDE = ("checkpoint", "validation", "eval")
 _WAITS: Mapping[str, BoundBy] = {
     "collector": "rollout",
@@ -36,23 +36,25 @@ _WAITS: Mapping[str, BoundBy] = {
     "barrier": "peers",
     SYNC_COORDINATION: "weight sync",
 }
-# what a rank waits for whom its peers then wait for
+# bounds that make a rank late, so that its peers wait for it
 _FOR_OTHERS: tuple[BoundBy, ...] = ("rollout", "policy gate", "data", "reward", "tool")
 WEIGHT_SYNC = "weight_sync"
 
 
 @dataclass(frozen=True)
 class StepShares:
-    """What each bound costs in the mean step: each by itself, they do not add up.
+    """The cost of each bound in the mean step. Costs do not add up.
 
-    A stage costs what a mean rank is in it; a wait costs what the rank waits that waits longest,
-    because the other ranks wait for that rank. ``waited``: kind of wait -> seconds of a mean rank.
+    The cost of a stage is its time in a mean rank. The cost of a wait is that of the rank that
+    waits longest, because the other ranks wait for this rank.
     """
 
     num_steps: int
     step_seconds: float
     by_bound: Mapping[BoundBy, float]
+    """Seconds per step by bound."""
     waited: Mapping[str, float]
+    """Seconds per step of a mean rank by kind of wait."""
     known_ratio: float
     """Share of the step of a mean rank that is inside a stage or a wait."""
 
@@ -61,20 +63,20 @@ class StepShares:
 
 
 def training_role(steps: Iterable[StepRow]) -> str | None:
-    """The role whose newest step trains; else the one whose says most of where its time went."""
+    """The role whose latest step trains; otherwise the role with most time in stages."""
     trained: defaultdict[str, float] = defaultdict(float)
-    told: defaultdict[str, float] = defaultdict(float)
+    marked: defaultdict[str, float] = defaultdict(float)
     for row in {row.role: row for row in steps}.values():
         for cell in row.cells:
             seconds = cell.split.stage_seconds
             trained[row.role] += sum(seconds.get(name, 0.0) for name in _TRAINS)
-            told[row.role] += sum(seconds.values())
-    seconds_of = trained if any(trained.values()) else told
+            marked[row.role] += sum(seconds.values())
+    seconds_of = trained if any(trained.values()) else marked
     return max(seconds_of, key=lambda role: seconds_of[role], default=None)
 
 
 def step_shares(rows: Sequence[StepRow]) -> StepShares:
-    """Of closed steps of one role, at least one."""
+    """Shares of the closed steps of one role; at least one step."""
     cells = [cell for row in rows for cell in row.cells]
     by_bound: defaultdict[BoundBy, float] = defaultdict(float)
     waited: defaultdict[str, float] = defaultdict(float)
@@ -88,16 +90,16 @@ def step_shares(rows: Sequence[StepRow]) -> StepShares:
             waited[kind] += sum(places.values()) / len(cells)
     wall = sum(cell.split.wall_seconds for cell in cells) / (len(cells) or 1)
     idle = sum(cell.split.idle_seconds for cell in cells) / (len(cells) or 1)
-    known = 1.0 - idle / wall if wall else 0.0
-    # stages that overlap, and the one rank that waits longest, may take more than the mean step
+    known_ratio = 1.0 - idle / wall if wall else 0.0
+    # overlapping stages, or the longest wait of one rank, can exceed the mean step
     at_most = {bound: min(seconds, wall) for bound, seconds in by_bound.items()}
-    return StepShares(len(rows), wall, at_most, waited, known)
+    return StepShares(len(rows), wall, at_most, waited, known_ratio)
 
 
 def _waits_of_step(row: StepRow) -> dict[BoundBy, float]:
-    """Of the rank that waits longest for each, since the others wait for that one.
+    """The longest wait of any rank by bound, because other ranks wait for this rank.
 
-    For peers it is what that does not explain: who comes last may have waited for somebody else.
+    Waits for peers count only as far as other waits of the last rank do not explain them.
     """
     longest: dict[BoundBy, float] = {}
     for cell in row.cells:
@@ -109,7 +111,7 @@ def _waits_of_step(row: StepRow) -> dict[BoundBy, float]:
 
 
 def _lost_to_peers(row: StepRow) -> float:
-    """For how long the first rank to arrive waits because of the last one itself."""
+    """How long the first rank waits because of the last one, without the last one's own waits."""
     waits = {cell.rank: _waits_of(cell) for cell in row.cells}
     first, last = (pick(waits, key=lambda rank: _for_peers(waits[rank])) for pick in (max, min))
     elsewhere = _elsewhere(waits[last]) - _elsewhere(waits[first])
@@ -142,18 +144,18 @@ def _of_stages(split: TimeSplit) -> Iterator[tuple[BoundBy, float]]:
             yield bound, seconds
 
 
-@lru_cache(maxsize=1024)  # as many names as a job may have
+@lru_cache(maxsize=1024)  # the largest number of names in a job
 def bound_of_stage(stage: str) -> BoundBy | None:
-    """``weight_sync_load`` is weight sync too, ``rollout_turn`` rollout; None bounds nothing."""
+    """The bound of a stage by its prefix, as "rollout" for ``rollout_turn``; None for no bound."""
     if stage.startswith(WEIGHT_SYNC):
         return "weight sync"
     bound = next((bound for name, bound in _STAGES.items() if stage.startswith(name)), None)
     return "train" if bound is None and part_of_stage(stage) in _TRAINED_PARTS else bound
 
 
-@lru_cache(maxsize=1024)  # as many names as a job may have
+@lru_cache(maxsize=1024)  # the largest number of names in a job
 def _bound_of_wait(kind: str, stage: str) -> BoundBy | None:
-    """Who makes the rank wait; a server that is asked inside a stage does the work of the stage."""
+    """The bound of a wait. A request to a server inside a stage has the bound of the stage."""
     if kind in _WAITS:
         return _WAITS[kind]
     if kind in PEER_WAITS:
@@ -164,10 +166,14 @@ def _bound_of_wait(kind: str, stage: str) -> BoundBy | None:
 
 
 def aside_seconds(row: StepRow) -> float:
-    """Of the rank that was longest in a checkpoint or a validation: the others wait for it."""
+    """Longest time of any rank in a checkpoint or a validation."""
     return max(
         (
-            sum(s for name, s in cell.split.stage_seconds.items() if name.startswith(ASIDE))
+            sum(
+                seconds
+                for name, seconds in cell.split.stage_seconds.items()
+                if name.startswith(ASIDE)
+            )
             for cell in row.cells
         ),
         default=0.0,
@@ -181,9 +187,13 @@ def waited_for_samples(cell: StepCell) -> float:
 
 
 def weight_sync_parts(row: StepRow) -> dict[str, float]:
-    """Part -> seconds, of the rank that spends most on bringing weights on."""
+    """Seconds by part of the weight sync, of the rank that spends most on it."""
     parts = [
-        {name: s for name, s in cell.split.stage_seconds.items() if name.startswith(WEIGHT_SYNC)}
+        {
+            name: seconds
+            for name, seconds in cell.split.stage_seconds.items()
+            if name.startswith(WEIGHT_SYNC)
+        }
         for cell in row.cells
     ]
     return max(parts, key=lambda found: sum(found.values()), default={})

@@ -1,10 +1,10 @@
-"""Selects the closed steps, or the time between two polls, that a breakdown is made of.
+"""Selects the steps, or the time between two polls, for a breakdown.
 
 A job may repeat a cycle of unequal steps: one long rollout, then many short minibatch updates. Each
 optimizer step counts as a step, so the window must cover whole cycles.
 
-The agent retains only the newest closed steps. Where steps last milliseconds, these cover less than
-one cycle of the job (a rollout, then hundreds of minibatch updates); running totals cover any time.
+The agent retains only the latest closed steps. If steps last milliseconds, these cover less than
+one cycle of the job. Then running totals are used, which cover any time.
 """
 
 from __future__ import annotations
@@ -24,58 +24,59 @@ _POLL_SECONDS = 2.0
 LEAST_STEPS = 3
 _ENOUGH_STEPS = 5
 _LEAST_SECONDS, _LONG_SECONDS = 8.0, 20.0
-_LONG_RATIO = 5.0  # times the median: the long step of a cycle, or a standstill
-_ALIKE_RATIO = 0.3  # a long step that comes again has at least this share of the usual one
+_LONG_RATIO = 5.0  # times the median; a longer step begins a cycle, or the job was stuck
+_SIMILAR_RATIO = 0.3  # long steps of a cycle have at least this share of their median
 _MARKED_RATIO = 0.5
 _ASIDE_RATIO = 0.2
 _NUM_CYCLES = 4
 
 
-class StepWindow(NamedTuple):
-    """``rows`` are judged; ``left_out`` are the steps between them that say nothing of the job.
-
-    ``num_steps``: optimizer steps in ``rows``, more than rows where short steps are taken together.
-    """
+class SelectedSteps(NamedTuple):
+    """The steps that a verdict is based on."""
 
     rows: Sequence[StepRow]
     left_out: Sequence[StepRow]
+    """Steps between ``rows`` that are not typical: checkpoints, or unusually long."""
     num_steps: int
+    """Optimizer steps in ``rows``; more than rows if short steps are merged."""
     is_uneven: bool = False
+    """Whether the window consists of cycles of unequal steps."""
 
 
-def select(rows: Sequence[StepRow], *, has_cycles: bool = True) -> StepWindow:
-    """The newest steps: whole cycles where long steps return, else at least 8 s of steps.
+def select(rows: Sequence[StepRow], *, has_cycles: bool = True) -> SelectedSteps:
+    """The latest steps: whole cycles if long steps recur, otherwise at least 8 s of steps.
 
-    ``has_cycles`` False: a long step is a standstill, as in a pipeline that waits once.
+    ``has_cycles``: if False, long steps are never part of a cycle, as in a pipeline that was stuck.
     """
     long_seconds = _LONG_RATIO * median(map(seconds_of, rows)) if rows else 0.0
     cycle_ends = _cycle_ends(rows, long_seconds) if has_cycles else []
-    newest: list[StepRow] = []
+    selected: list[StepRow] = []
     left_out: list[StepRow] = []
     first = cycle_ends[0] + 1 if cycle_ends else 0
     last = cycle_ends[-1] + 1 if cycle_ends else len(rows)
     total = 0.0
     for row in reversed(rows[first:last]):
-        if not cycle_ends and _is_enough(len(newest), total):
+        if not cycle_ends and _is_enough(len(selected), total):
             break
         is_left_out = is_aside(row) or (
             not cycle_ends
             and seconds_of(row) > long_seconds
             and not (has_cycles and _is_marked(row))
         )
-        (left_out if is_left_out else newest).insert(0, row)
+        (left_out if is_left_out else selected).insert(0, row)
         total += 0.0 if is_left_out else seconds_of(row)
-    return StepWindow(newest, left_out, _num_steps(rows, newest, left_out), bool(cycle_ends))
+    num_steps = _num_steps(rows, selected, left_out)
+    return SelectedSteps(selected, left_out, num_steps, bool(cycle_ends))
 
 
 def _cycle_ends(rows: Sequence[StepRow], long_seconds: float) -> list[int]:
-    """Positions of the newest long steps if they return: a cycle ends with each. Else empty."""
-    known = [at for at, row in enumerate(rows) if not is_aside(row)]
-    long = [at for at in known if seconds_of(rows[at]) >= long_seconds]
+    """Indices of the latest long steps, which end the cycles; [] if long steps do not recur."""
+    usual = [index for index, row in enumerate(rows) if not is_aside(row)]
+    long = [index for index in usual if seconds_of(rows[index]) >= long_seconds]
     if len(long) < 2:
         return []
-    least = _ALIKE_RATIO * median(seconds_of(rows[at]) for at in long)
-    ends = [at for at in long if seconds_of(rows[at]) >= least]
+    least = _SIMILAR_RATIO * median(seconds_of(rows[index]) for index in long)
+    ends = [index for index in long if seconds_of(rows[index]) >= least]
     return ends[-_NUM_CYCLES - 1 :] if len(ends) > 1 else []
 
 
@@ -85,9 +86,9 @@ def _is_enough(num_steps: int, seconds: float) -> bool:
 
 
 def _is_marked(row: StepRow) -> bool:
-    """Whether most of the step is inside stages: the job worked, it did not stand still."""
+    """Whether most of the step is inside stages, so that the job was not stuck."""
     wall = sum(cell.split.wall_seconds for cell in row.cells)
-    stages = sum(min(c.split.active_seconds, _stage_seconds(c.split)) for c in row.cells)
+    stages = sum(min(cell.split.active_seconds, _stage_seconds(cell.split)) for cell in row.cells)
     return stages >= _MARKED_RATIO * wall
 
 
@@ -96,20 +97,20 @@ def _stage_seconds(split: TimeSplit) -> float:
 
 
 def _num_steps(
-    rows: Sequence[StepRow], newest: Sequence[StepRow], left_out: Sequence[StepRow]
+    rows: Sequence[StepRow], selected: Sequence[StepRow], left_out: Sequence[StepRow]
 ) -> int:
-    """By the numbers of the steps, where the step before the window is known."""
-    if not newest:
+    """Optimizer steps in a window, by step numbers if the step before the window is known."""
+    if not selected:
         return 0
-    window = sorted([*newest, *left_out], key=lambda row: row.begin_seconds)
+    window = sorted([*selected, *left_out], key=lambda row: row.begin_seconds)
     before = [row for row in rows if row.begin_seconds < window[0].begin_seconds]
     if not before:
-        return len(newest)
-    return max(len(newest), window[-1].step - before[-1].step - len(left_out))
+        return len(selected)
+    return max(len(selected), window[-1].step - before[-1].step - len(left_out))
 
 
 def seconds_of(row: StepRow) -> float:
-    """From its first begin to its last end."""
+    """Duration of a step, from its first begin to its last end."""
     return row.end_seconds - row.begin_seconds
 
 
@@ -125,31 +126,36 @@ class _Poll(NamedTuple):
 
 
 class TotalsWindow(NamedTuple):
-    """``splits``: one for each rank, over ``num_steps`` steps, the first of them ``first_step``."""
+    """Running totals over a number of steps."""
 
     splits: tuple[TimeSplit, ...]
+    """One for each rank."""
     num_steps: int
     first_step: int
 
 
 class TotalsHistory:
-    """Totals of the role that trains, at polls of the last two minutes."""
+    """Running totals of the training role at polls of the last two minutes."""
 
     def __init__(self) -> None:
         self._polls: deque[_Poll] = deque()
 
     def add(self, now_seconds: float, step: int, processes: Iterable[ProcessTime]) -> None:
-        """Called when steps have closed; one poll in two seconds is retained."""
+        """Add a poll; at most one in two seconds is stored."""
         polls = self._polls
         if polls and now_seconds - polls[-1].at_seconds < _POLL_SECONDS:
             return
-        totals = {(p.rank, p.pid): p.totals for p in processes if p.totals.wall_seconds > 0}
+        totals = {
+            (process.rank, process.pid): process.totals
+            for process in processes
+            if process.totals.wall_seconds > 0
+        }
         polls.append(_Poll(now_seconds, step, totals))
         while now_seconds - polls[0].at_seconds > _MOST_SECONDS:
             polls.popleft()
 
     def window(self) -> TotalsWindow | None:
-        """None before 10 s of totals of one rank are known."""
+        """Totals of the covered time; None before one rank has totals over 10 s."""
         if not self._polls:
             return None
         first, last = self._polls[0], self._polls[-1]

@@ -1,6 +1,6 @@
-"""The newest steps of a pipeline, what its processes and engines did meanwhile, and what is usual.
+"""The latest steps of a pipeline with the state of its processes and engines.
 
-A figure of a step is compared with what it usually was, so that a change has a first step.
+Figures of a step are compared with their usual values, so that a change has a first step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
 from dfx_agent.judge.bottleneck.step_shares import StepShares
 from dfx_agent.snapshot import EngineFacts, StepRow
 
-_KEEP_STEPS = 64
+_MAX_STEPS = 64
 _LEAST_BEFORE = 6
-_WARM_UP_STEPS = 2  # of a run: they compile, allocate, and find their queues empty or full
+_WARM_UP_STEPS = 2  # the first steps compile, allocate, and start with empty or full queues
 NUM_NEW = 3
-NUM_COMPARED = 2 * NUM_NEW  # newest steps, at most, whose mean is told
+NUM_COMPARED = 2 * NUM_NEW  # largest number of latest steps in the mean of a change
 _SPREADS = 4.0
 _MAD_TO_SIGMA = 1.4826
 _HARDLY, _MOSTLY, _LEAST_MOMENTS = 0.05, 0.75, 3
@@ -28,10 +28,12 @@ EngineKey = tuple[str, str]  # replica, data parallel rank
 
 
 class Change(NamedTuple):
-    """``usual`` was the median before ``since_step``; ``now`` is the mean from there on."""
+    """A lasting change of a figure."""
 
     usual: float
+    """Median before ``since_step``."""
     now: float
+    """Mean since ``since_step``."""
     since_step: int
 
     @property
@@ -43,14 +45,14 @@ class Change(NamedTuple):
         return f"; until step {self.since_step - 1} it was {usual}"
 
 
-class Habit:
-    """One figure by step. Its newest three steps are compared with those before.
+class FigureHistory:
+    """Values of one figure by step. The last three are compared with the values before.
 
-    While a change lasts, what it is compared with stays: a fault is no habit.
+    While a change lasts, the usual value is not updated.
     """
 
     def __init__(self) -> None:
-        self._values: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
+        self._values: deque[tuple[int, float]] = deque(maxlen=_MAX_STEPS)
         self._found: tuple[float, int, float] | None = None  # usual, since step, least
 
     def add(self, step: int, value: float) -> None:
@@ -59,28 +61,28 @@ class Habit:
 
     @property
     def usual(self) -> float | None:
-        """None before there are enough steps."""
+        """The usual value; None before there are enough steps."""
         if self._found is not None:
             return self._found[0]
         before = [value for _, value in self._values]
         return median(before) if len(before) >= _LEAST_BEFORE else None
 
     def change(self, least: float, *, falls: bool = False) -> Change | None:
-        """None unless it is ``least`` beside its habit, and clearly, in the newest steps."""
+        """The change in the last steps; None if it is below ``least`` or within the noise."""
         sign = -1.0 if falls else 1.0
-        newest = [value for _, value in self._values][-NUM_NEW:]
+        latest = [value for _, value in self._values][-NUM_NEW:]
         if self._found is None:
             self._found = self._new_change(least, sign)
         if self._found is None:
             return None
         usual, since, needed = self._found
-        if sign * (median(newest) - usual) < needed / 2:
+        if sign * (median(latest) - usual) < needed / 2:
             self._found = None
             return None
         return Change(usual, fmean(self._since(since)), since)
 
     def _since(self, since: int) -> list[float]:
-        """The newest values, none of before the change."""
+        """The last values, without values before the change."""
         return [value for step, value in self._values if step >= since][-NUM_COMPARED:]
 
     def _new_change(self, least: float, sign: float) -> tuple[float, int, float] | None:
@@ -91,8 +93,8 @@ class Habit:
         usual = median(before)
         spread = _MAD_TO_SIGMA * median(abs(value - usual) for value in before)
         needed = max(least, _SPREADS * spread)
-        newest = [value for _, value in values[-NUM_NEW:]]
-        if sign * (median(newest) - usual) < needed:
+        latest = [value for _, value in values[-NUM_NEW:]]
+        if sign * (median(latest) - usual) < needed:
             return None
         since = values[-1][0]
         for step, value in reversed(values):
@@ -104,7 +106,7 @@ class Habit:
 
 @dataclass(frozen=True)
 class Moment:
-    """What was known when a step had closed, of all that is not told by the step itself."""
+    """State of engines and processes when a step had closed."""
 
     step: int
     at_seconds: float
@@ -112,26 +114,33 @@ class Moment:
     processes: Mapping[tuple[str, str], ProcessTime]
 
     @classmethod
-    def of(cls, step: int, role: str, facts: PipelineFacts) -> Moment:
-        """``role`` trains: of its many ranks only those with an event loop are kept."""
+    def from_facts(cls, step: int, role: str, facts: PipelineFacts) -> Moment:
+        """The state now. ``role`` trains: only its ranks with an event loop are stored."""
         return cls(
             step,
             facts.now_seconds,
-            {(e.replica, e.dp_rank): e for e in facts.engines},
-            {(p.role, p.rank): p for p in facts.processes if p.role != role or p.event_loop},
+            {(engine.replica, engine.dp_rank): engine for engine in facts.engines},
+            {
+                (process.role, process.rank): process
+                for process in facts.processes
+                if process.role != role or process.event_loop
+            },
         )
 
 
 @dataclass(frozen=True)
-class Window:
-    """Steps ``rows`` of ``role``; ``moments`` from their begin to when the last had closed."""
+class PipelineWindow:
+    """The latest steps of the training role, with everything that causes are found from."""
 
     role: str
     rows: Sequence[StepRow]
     shares: StepShares
     moments: Sequence[Moment]
-    told: Mapping[Told, float]
-    left_out: Sequence[StepRow] = ()  # of checkpoints, or unusually long
+    """From the begin of the first step to the end of the last one."""
+    reported: Mapping[Told, float]
+    """Values of metrics that frameworks report."""
+    left_out: Sequence[StepRow] = ()
+    """Steps with a checkpoint, or unusually long ones."""
 
     @property
     def first(self) -> Moment:
@@ -150,25 +159,26 @@ class Window:
         return self.shares.step_seconds
 
     def engines(self) -> Iterator[tuple[EngineFacts, EngineFacts]]:
-        """(at the begin, at the end) of each that was up at both."""
+        """(first, last) state of each engine that was up at both."""
         for key, last in self.last.engines.items():
             first = self.first.engines.get(key)
             if first is not None and first.state == last.state == "up":
                 yield first, last
 
     def states_of(self, engine: EngineFacts) -> list[EngineFacts]:
-        """What it said at each moment, the oldest first."""
+        """States of an engine at all moments, oldest first."""
         key = engine.replica, engine.dp_rank
         return [moment.engines[key] for moment in self.moments if key in moment.engines]
 
     def processes(self) -> Iterator[tuple[ProcessTime, ProcessTime]]:
+        """(first, last) state of each process."""
         for key, last in self.last.processes.items():
             first = self.first.processes.get(key)
             if first is not None and first.pid == last.pid:
                 yield first, last
 
     def has_full_queue(self) -> bool:
-        """Whether what rollout makes is there before it is asked for: a queue at its most."""
+        """Whether a queue is full most of the time, so that rollout is ahead of training."""
         if self.shares.ratio("rollout") > _HARDLY or len(self.moments) < _LEAST_MOMENTS:
             return False
         depths: defaultdict[str, list[float]] = defaultdict(list)
@@ -177,30 +187,34 @@ class Window:
                 for queue, depth in process.queue_depth.items():
                     depths[queue].append(depth)
         return any(
-            max(known) > 1 and sum(depth == max(known) for depth in known) >= _MOSTLY * len(known)
-            for known in depths.values()
-            if len(known) >= _LEAST_MOMENTS
+            max(series) > 1
+            and sum(depth == max(series) for depth in series) >= _MOSTLY * len(series)
+            for series in depths.values()
+            if len(series) >= _LEAST_MOMENTS
         )
 
     def process_of(self, engine: EngineFacts) -> tuple[ProcessTime, ProcessTime] | None:
-        """The process of an engine that has a guest."""
+        """(first, last) state of the process of an engine; None if it has no guest."""
         pairs = (pair for pair in self.processes() if pair[1].pid == engine.pid)
         return next(pairs, None)
 
 
 @dataclass
-class Habits:
-    """By what they are of; a figure that nobody told has none."""
+class FigureHistories:
+    """Habits by name of the figure."""
 
-    by_name: defaultdict[str, Habit] = field(default_factory=lambda: defaultdict(Habit))
+    by_name: defaultdict[str, FigureHistory] = field(
+        default_factory=lambda: defaultdict(FigureHistory)
+    )
 
     def add(self, name: str, step: int, value: float | None) -> None:
         if value is not None:
             self.by_name[name].add(step, value)
 
-    def __getitem__(self, name: str) -> Habit:
+    def __getitem__(self, name: str) -> FigureHistory:
         return self.by_name[name]
 
 
-def told(facts: Mapping[Told, float], metric: str, **labels: str) -> float | None:
+def reported_value(facts: Mapping[Told, float], metric: str, **labels: str) -> float | None:
+    """The value of a metric that a framework reports with these labels; None if not reported."""
     return facts.get(Told(metric, tuple(sorted(labels.items()))))

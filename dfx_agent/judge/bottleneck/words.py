@@ -1,4 +1,4 @@
-"""The pipeline verdict of a job with two sides: what is felt, and because of what."""
+"""Texts of the bottleneck verdict for jobs whose training and rollout run in parallel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
 from dfx_agent.judge.bottleneck.sentences import percent
 from dfx_agent.judge.bottleneck.step_shares import aside_seconds
-from dfx_agent.judge.bottleneck.window import Change, Window
+from dfx_agent.judge.bottleneck.window import Change, PipelineWindow
 from dfx_agent.snapshot import Bottleneck, BoundBy, PipelineCause, StepRow, Verdict
 from dfx_agent.snapshot.bottleneck import bound_text
 
@@ -32,7 +32,7 @@ _FELT: Mapping[BoundBy, str] = {
 }
 
 
-def unmarked(window: Window) -> Bottleneck:
+def unmarked(window: PipelineWindow) -> Bottleneck:
     """Most of the step is unknown, so nothing is concluded."""
     share = percent(1.0 - window.shares.known_ratio)
     summary = sentences.UNKNOWN(share=share, role=window.role)
@@ -41,7 +41,7 @@ def unmarked(window: Window) -> Bottleneck:
     )
 
 
-def balanced(window: Window) -> Bottleneck:
+def balanced(window: PipelineWindow) -> Bottleneck:
     """Neither side waits for long."""
     share = percent(window.shares.ratio("train"))
     return Bottleneck(
@@ -55,22 +55,22 @@ def balanced(window: Window) -> Bottleneck:
 
 
 def bound_by(
-    window: Window,
+    window: PipelineWindow,
     bound: BoundBy,
     found: Sequence[PipelineCause],
     waited: Change | None,
     stragglers: Iterable[Verdict],
 ) -> Bottleneck:
-    """``found``: causes, the one behind the others first."""
+    """The verdict with the chain from symptom to cause. ``found``: the root cause first."""
     felt_bound, seconds = _felt(window, bound)
     share = seconds / window.step_seconds if window.step_seconds else 0.0
     chain = (
         _felt_text(window, felt_bound, seconds, waited),
-        *(c.sentence for c in reversed(found)),
+        *(cause.sentence for cause in reversed(found)),
     )
     if not found and felt_bound == "rollout" and is_waiting(window):
         chain = (*chain, *_of_engines(window))
-    unsure = [v.summary for v in stragglers if v.state == "insufficient evidence"]
+    unsure = [verdict.summary for verdict in stragglers if verdict.state == "insufficient evidence"]
     if not found and felt_bound == "peers":
         chain = (*chain, *unsure)
     balance = "" if found or (len(chain) > 1 and felt_bound == "peers") else _balance(window, bound)
@@ -82,7 +82,7 @@ def bound_by(
     )
 
 
-def _concluded(window: Window, bound: BoundBy, chain: tuple[str, ...]) -> Bottleneck:
+def _concluded(window: PipelineWindow, bound: BoundBy, chain: tuple[str, ...]) -> Bottleneck:
     verdict = Bottleneck("found", "", window.role, bound)
     return replace(
         verdict,
@@ -99,8 +99,8 @@ def summary_text(verdict: Bottleneck, chain: Sequence[str]) -> str:
     return f"{bound_text(verdict).capitalize()}: {' ← '.join(chain)}"
 
 
-def beside(judged: Bottleneck, still: Sequence[PipelineCause]) -> Bottleneck:
-    """``judged`` of steps that continue although something is stuck."""
+def with_stuck(judged: Bottleneck, still: Sequence[PipelineCause]) -> Bottleneck:
+    """The verdict ``judged`` with stuck components, for a job whose steps continue."""
     causes = (*still, *judged.causes)
     if judged.parts and judged.bound_by is None:
         chain = (*judged.chain, *(cause.sentence for cause in still))
@@ -111,8 +111,8 @@ def beside(judged: Bottleneck, still: Sequence[PipelineCause]) -> Bottleneck:
     return replace(verdict, chain=chain, summary=summary_text(verdict, chain), balance="")
 
 
-def _felt(window: Window, bound: BoundBy) -> tuple[BoundBy, float]:
-    """Where those who train feel it, and the seconds of a step."""
+def _felt(window: PipelineWindow, bound: BoundBy) -> tuple[BoundBy, float]:
+    """(the bound in which training ranks lose the time, seconds per step)."""
     by_bound = window.shares.by_bound
     if bound in by_bound and bound not in {"tool", "event loop"}:
         return bound, by_bound[bound]
@@ -121,7 +121,9 @@ def _felt(window: Window, bound: BoundBy) -> tuple[BoundBy, float]:
     return felt, seconds
 
 
-def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | None) -> str:
+def _felt_text(
+    window: PipelineWindow, bound: BoundBy, seconds: float, waited: Change | None
+) -> str:
     share = seconds / window.step_seconds if window.step_seconds else 0.0
     felt = _FELT[bound]
     if bound == "rollout" and not is_waiting(window):
@@ -138,22 +140,22 @@ def _felt_text(window: Window, bound: BoundBy, seconds: float, waited: Change | 
 
 
 def left_out_text(rows: Iterable[StepRow]) -> str:
-    """Steps between those of the window that say nothing of it; "" for none."""
-    told = [
+    """A sentence about steps that were left out of the window; "" if there are none."""
+    steps = [
         f"{row.step} ({seconds_text(row.end_seconds - row.begin_seconds)}, "
         f"{'checkpoint or validation' if aside_seconds(row) else 'unusually long'})"
         for row in rows
     ]
-    return sentences.LEFT_OUT(steps=", ".join(told)) if told else ""
+    return sentences.LEFT_OUT(steps=", ".join(steps)) if steps else ""
 
 
-def is_waiting(window: Window) -> bool:
-    """Whether others roll out, and those who train wait for them."""
+def is_waiting(window: PipelineWindow) -> bool:
+    """Whether the training ranks wait for samples of other processes."""
     waited = sum(window.shares.waited.get(kind, 0.0) for kind in SAMPLE_WAITS)
     return waited >= window.shares.by_bound.get("rollout", 0.0) / 2
 
 
-def _of_engines(window: Window) -> tuple[str, ...]:
+def _of_engines(window: PipelineWindow) -> tuple[str, ...]:
     ratios = busy_ratios(window)
     if not ratios:
         return ()
@@ -162,8 +164,8 @@ def _of_engines(window: Window) -> tuple[str, ...]:
     return (sentences.ENGINES_BUSY(share=" to ".join(shares)),)
 
 
-def rollout_waits(window: Window) -> float:
-    """Share of the time in which the rollout side waits for those who train; the least of it."""
+def rollout_waits(window: PipelineWindow) -> float:
+    """Smallest share of time in which a rollout process waits for training."""
     shares = []
     for first, last in window.processes():
         if last.role in ROLLOUT_SIDE and last.role != window.role:
@@ -178,12 +180,12 @@ def _waited(process: ProcessTime) -> float:
     return sum(sum(kinds.get(kind, {}).values()) for kind in ("queue", "policy"))
 
 
-def _balance(window: Window, bound: BoundBy) -> str:
-    """The pools that would fit each other, if each worked as it does."""
+def _balance(window: PipelineWindow, bound: BoundBy) -> str:
+    """A sentence about the capacity that would balance both sides; "" if unknown."""
     wait = window.shares.by_bound.get("rollout", 0.0)
     ratios = busy_ratios(window)
     if bound == "rollout" and not ratios and any(True for _ in window.engines()):
-        return ""  # nobody knows yet whether they have room
+        return ""  # whether engines have room is not known yet
     if bound == "rollout" and is_waiting(window) and ratios and max(ratios.values()) < _BUSY_RATIO:
         return sentences.ENGINES_HAVE_ROOM()
     if bound == "rollout" and 0 < wait < window.step_seconds and is_waiting(window):

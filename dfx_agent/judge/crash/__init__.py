@@ -1,1 +1,1 @@
-"""Whether a process is gone that should not be."""
+"""Whether a process has ended unexpectedly."""

@@ -1,1 +1,1 @@
-"""Whether a batch is what it was a stage before."""
+"""Whether batches change between the workers of a job."""

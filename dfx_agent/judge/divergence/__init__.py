@@ -1,1 +1,1 @@
-"""Whether training is going wrong, by its own signals."""
+"""Whether training goes wrong, by its own signals."""

@@ -1,1 +1,1 @@
-"""Whether ranks wait for one that does not come."""
+"""Whether ranks wait for a rank that does not arrive."""

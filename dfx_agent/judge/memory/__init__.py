@@ -1,1 +1,1 @@
-"""Whether a role runs out of memory, of its host or of a device."""
+"""Whether a role runs out of host or device memory."""

@@ -26,13 +26,16 @@ def test_without_steps_there_is_nothing_to_say():
 def test_few_steps_are_too_few():
     verdict = Pipeline().steps(2)
     assert (verdict.state, verdict.bound_by) == ("insufficient evidence", None)
-    assert verdict.summary == "Too early to say where a step goes: 2 of 3 steps have closed."
+    assert (
+        verdict.summary
+        == "Too early to say where the time of a step goes: 2 of 3 steps have ended."
+    )
 
 
 def test_nobody_waits_for_long_is_balanced():
     verdict = Pipeline().steps(12)
     assert (verdict.state, verdict.causes) == ("clear", ())
-    assert verdict.summary.startswith("Balanced: trainer trains in 92 % of a step")
+    assert verdict.summary.startswith("Balanced: trainer trains during 92 % of a step")
 
 
 def test_trainers_that_wait_for_samples_are_rollout_bound_with_the_share():
@@ -40,7 +43,7 @@ def test_trainers_that_wait_for_samples_are_rollout_bound_with_the_share():
     assert (verdict.state, verdict.bound_by, verdict.causes) == ("found", "rollout", ())
     assert verdict.cost_seconds == pytest.approx(1.2)
     assert verdict.cost_ratio == pytest.approx(0.5)
-    assert verdict.balance == "2 times the rollout capacity for each trainer would end the wait."
+    assert verdict.balance == "2 times the rollout capacity per trainer would end the wait."
 
 
 def test_rollout_that_waits_for_trainers_is_train_bound():
@@ -59,7 +62,10 @@ def test_a_slow_replica_is_named_with_what_it_costs():
     # busy for 0.8 of 2.4 s, a third of it would do
     assert cause.amount == pytest.approx(0.8 * 2.4 * 2 / 3, rel=0.01)
     assert verdict.chain[0].startswith("Ranks of trainer wait for samples for 1.2 s")
-    assert "replica 1 takes 0.012 s for a token, the others 0.004 s (3 times)" in verdict.chain[1]
+    assert (
+        "replica 1 takes 0.012 s per token, the others 0.004 s (3 times as long)"
+        in verdict.chain[1]
+    )
 
 
 def test_one_slow_step_of_a_replica_names_nobody():
@@ -84,7 +90,7 @@ def test_an_engine_that_moves_nothing_is_stalled_though_no_step_closes():
     (cause,) = verdict.causes
     assert (cause.component, cause.amount, cause.unit) == ("rollout replica 1", 2.0, "requests")
     assert verdict.chain[0] == "Rank 1 has been in collector for 21 s."
-    assert "replica 1 holds 2 requests and has moved none of them for 20 s" in verdict.chain[1]
+    assert "replica 1 has 2 requests and has made no progress for 20 s" in verdict.chain[1]
 
 
 def test_who_brings_weights_to_an_engine_that_stands_is_no_cause_beside_it():
@@ -132,7 +138,7 @@ def test_an_engine_that_stands_while_steps_close_holds_rollout_up():
     verdict = pipeline.steps(8)
     assert (verdict.bound_by, verdict.causes[0].component) == ("rollout", "rollout replica 1")
     assert verdict.chain[0].startswith("Ranks of trainer wait for samples for 1.2 s")
-    assert "has moved none of them" in verdict.chain[-1]
+    assert "has made no progress" in verdict.chain[-1]
 
 
 def test_an_engine_that_is_gone_is_not_told_to_stand():
@@ -182,8 +188,8 @@ def test_a_verdict_does_not_outlive_steps_that_do_not_close(kind, name, state):
     if state == "found":
         assert verdict.chain == (
             "Rank 1 has been in collector for 70 s.",
-            "No step of trainer has closed for 70 s; a step takes 1.3 s.",
-            "No engine has moved any request for 70 s.",
+            "No step of trainer has ended for 70 s; a step usually takes 1.3 s.",
+            "No engine has made progress on any request for 70 s.",
         )
 
 
