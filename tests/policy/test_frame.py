@@ -40,8 +40,9 @@ def test_readme_commands_are_make_targets(target: str) -> None:
 def test_continuous_integration_runs_the_readme_test_command() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     tests = ["make check", "make test", "exec make test-frameworks"]
-    assert [line for line in lines if line in tests] == tests
-    assert lines[-1] == tests[-1]
+    commands = [line.partition(" ARGS=")[0] for line in lines]
+    assert [command for command in commands if command in tests] == tests
+    assert commands[-1] == tests[-1]
 
 
 def test_installation_puts_the_start_file_beside_the_packages() -> None:
