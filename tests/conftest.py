@@ -126,6 +126,15 @@ TRAINING = {
 }
 THEN = ("test_hooks.py", "test_attach.py", "test_page_scripted.py", "test_page_verdicts.py")
 TURNS = [*TRAINING, *THEN]
+# Each test starts processes of its own: any worker may run any of them, last of all.
+INDEPENDENT = {
+    "test_benches.py",
+    "test_delivery.py",
+    "test_diagnose.py",
+    "test_faults.py",
+    "test_injection.py",
+    "test_two_nodes.py",
+}
 
 
 def is_slow(item: pytest.Item) -> bool:
@@ -150,7 +159,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def turn(item: pytest.Item) -> int:
         if item.path.parent.name == "shim":
             return -1
-        return TURNS.index(item.path.name) if item.path.name in TURNS else len(TURNS)
+        if item.path.name in TURNS:
+            return TURNS.index(item.path.name)
+        return len(TURNS) + (item.path.name in INDEPENDENT)
 
     items.sort(key=turn)
     for item in items:
@@ -219,12 +230,12 @@ def _rerun_tests() -> list[str]:
 
 
 def worker_group(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, files that train, or the checks of one job."""
+    """What one worker runs as a whole: a file, files that train, the checks of one job, a test."""
     file, _, test = nodeid.partition("::")
     name = file.rpartition("/")[2]
     if name == "test_hooks.py":  # [job-check]
         return f"{file} {test.partition('[')[2].partition('-')[0]}"
-    return TRAINING.get(name, file)
+    return nodeid if name in INDEPENDENT else TRAINING.get(name, file)
 
 
 @pytest.hookimpl(optionalhook=True)
