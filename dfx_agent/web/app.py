@@ -243,7 +243,7 @@ def _heatmap_api(source: Source) -> APIRouter:
     ) -> Response:
         """One number for each rank in each closed step; steps up to `after` are left out."""
         with _known_run(run):
-            row = {known.run: known for known in source.snapshot().runs}[run]
+            row = {row.run: row for row in source.snapshot().runs}[run]
         return _answer(encode(heatmap(row, role, measure, after)))
 
     return router

@@ -55,7 +55,7 @@ def _row(
 ) -> tuple[float | None, ...]:
     cells = {cell.rank: cell for cell in row.cells}
     values = (value(cells[rank]) if rank in cells else None for rank in ranks)
-    return tuple(None if known is None else float(f"{known:.4g}") for known in values)
+    return tuple(None if number is None else float(f"{number:.4g}") for number in values)
 
 
 def _waited(cell: StepCell) -> float:
