@@ -25,7 +25,7 @@ _JUST_NOW_NS = 60 * 10**9
 class DeviceProblemError(Exception):
     """Something of a device that is here cannot be read: what, and what to do."""
 
-    is_told = True  # one line for people: its traceback says nothing more
+    is_one_line = True  # one line for people: its traceback says nothing more
 
 
 class DeviceWatch:

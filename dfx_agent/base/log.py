@@ -50,7 +50,7 @@ def configure(level: str | None, environ: Mapping[str, str]) -> None:
 class OncePerPlace:
     """Logs an error with its traceback the first time that it comes from its place in the code.
 
-    One that says itself what is so and what to do (``is_told``) is one line, once for each text.
+    An error whose text is complete (``is_one_line``) is one line, once for each text.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,13 +59,13 @@ class OncePerPlace:
 
     def error(self, what: str, error: BaseException) -> None:
         """``what`` could not be done; again from the same place it is counted only, elsewhere."""
-        is_told = getattr(error, "is_told", False)
-        key = what, type(error).__name__, str(error) if is_told else place_of(error)
+        is_one_line = getattr(error, "is_one_line", False)
+        key = what, type(error).__name__, str(error) if is_one_line else place_of(error)
         if key in self._places or len(self._places) >= _MAX_PLACES:
             self._logger.debug("%s failed again (%s)", _plain(what), _plain(str(error)))
             return
         self._places.add(key)
-        if is_told:
+        if is_one_line:
             self._logger.error("%s: %s", _plain(what), _plain(str(error)))
             return
         trace = "".join(traceback.format_exception(error)).rstrip()

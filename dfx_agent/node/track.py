@@ -171,7 +171,7 @@ class Track:
         return facts if self.gone_ns is None else self._with_ending(facts)
 
     def _reported(self) -> dict[str, Any]:
-        """Fields of RankFacts that its newest records say."""
+        """Fields of RankFacts that come from its latest records."""
         process = self.process
         opened = sorted(process.inflight, key=lambda event: event.span)
         return {

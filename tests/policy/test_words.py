@@ -35,7 +35,6 @@ NOT_YET: set[str] = {
     "dfx_agent/facts",
     "dfx_agent/hub",
     "dfx_agent/job",
-    "dfx_agent/node",
     "dfx_agent/catalogue/alerts",
     "dfx_agent/shim",
     "docs",

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dfx_agent.node.logs.folders import check_readable, told, why_no_file, why_no_steps, why_unread
+from dfx_agent.node.logs.folders import (
+    check_readable,
+    describe,
+    why_no_file,
+    why_no_steps,
+    why_unread,
+)
 from dfx_agent.node.logs.mlflow_folder import is_run_folder
 from dfx_agent.node.logs.tensorboard import is_of_folder
 
@@ -87,7 +93,7 @@ def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
     states: dict[Path, tuple[int, Path]] = {}
     walked: set[Path] = set()
     for where, folders, files in os.walk(
-        folder, followlinks=True, onerror=lambda error: found.passed_over.append(told(error))
+        folder, followlinks=True, onerror=lambda error: found.passed_over.append(describe(error))
     ):
         here = Path(where)
         if why := _why_not_entered(here, walked):

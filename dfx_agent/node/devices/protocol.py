@@ -33,7 +33,7 @@ class DeviceBackend(Protocol):
 class DeviceError(Exception):
     """Devices exist but cannot be read. The text says why, and what to do."""
 
-    is_told = True  # logged as one line, without a traceback
+    is_one_line = True  # logged as one line, without a traceback
 
 
 class CounterTotals:

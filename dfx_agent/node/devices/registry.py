@@ -27,7 +27,7 @@ RETRY_SECONDS = 60.0
 class LateDeviceError(Exception):
     """A driver call has not returned for a long time."""
 
-    is_told = True  # logged as one line, without a traceback
+    is_one_line = True  # logged as one line, without a traceback
 
 
 @dataclass(frozen=True, slots=True)

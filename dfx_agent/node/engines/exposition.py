@@ -1,6 +1,6 @@
 """Parses an engine's /metrics page into metrics with our names.
 
-An engine has thousands of series, of which we use some hundred, so other lines are skipped before
+An engine has thousands of series, and we use some hundred, so other lines are skipped before
 parsing. Series that differ only by a rank within one engine (tensor or pipeline parallel, server
 process) describe the same requests: of these the largest value counts. All others are summed.
 """

@@ -1,1 +1,1 @@
-"""Logs of finished runs in, rows of native values out."""
+"""Reads log files of training runs into rows of native values."""

@@ -53,7 +53,7 @@ _PRIME_RL = re.compile(r"\bStep (\d{1,18}) \| (.+)")
 _PRIME_RL_PHASES = re.compile(r"\bStep (\d{1,18}) phase breakdown: (.+)")
 _PHASE = re.compile(r"([a-z0-9_]{1,100})=(\d+\.?\d*)s(?=,|\s*$)")
 _FIRST_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)")
-# prime-rl's words for its own keys; other words of the line have units that it does not tell
+# prime-rl's words for its own keys; the units of other words on the line are unknown
 _PRIME_RL_KEYS = {
     "Reward": "reward/all/mean",
     "Loss": "loss/mean",
@@ -98,7 +98,7 @@ def read_console_lines(
                 if printed:
                     notes.add("dicts hold no key that is known: left out")
             elif reporters.is_wanted(before, text, printed):
-                yield from steps.of(before, printed)
+                yield from steps.add(before, printed)
     yield from steps.rest()
 
 
@@ -108,7 +108,7 @@ def _of_one_framework(
     """Records that are due with a line in one framework's own form; None for any other line."""
     if lightrft.takes(line):
         of_step = lightrft.step()
-        return iter(()) if of_step is None else steps.of("", of_step)
+        return iter(()) if of_step is None else steps.add("", of_step)
     if "phase breakdown" in line and (found := _PRIME_RL_PHASES.search(line)):
         return steps.placed("Step", int(found[1]), _prime_rl_phases(found[2]))
     if " | " in line and (found := _PRIME_RL.search(line)):
@@ -141,7 +141,7 @@ def _prime_rl_phases(text: str) -> Record:
 
 
 class LightRFTLines:
-    """Collects what the lines of one step say; of what is told again the last counts."""
+    """Collects the values on the lines of one step; the last value of a key counts."""
 
     def __init__(self) -> None:
         self._found: Record = {}
@@ -161,7 +161,7 @@ class LightRFTLines:
         return True
 
     def step(self) -> Record | None:
-        """All of a step, when its last line has come."""
+        """All values of a step, after its last line."""
         if _LAST not in self._found:
             return None
         found, self._found = self._found, {}
@@ -170,25 +170,25 @@ class LightRFTLines:
 
 @dataclass
 class _Followed:
-    """``others``: reports of each other process since its own newest."""
+    """``others``: reports of each other process since the latest report of this one."""
 
     process: str
     others: Counter[str] = field(default_factory=Counter)
 
 
 class Reporters:
-    """Who reports which keys; what others report of the same keys is left out, and told."""
+    """Tracks which process reports which keys; other reports of these are left out and noted."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._followed: OrderedDict[frozenset[str], _Followed] = OrderedDict()
-        self._newest_texts: deque[str] = deque(maxlen=_NUM_COMPARED)
+        self._latest_texts: deque[str] = deque(maxlen=_NUM_COMPARED)
 
     def is_wanted(self, before: str, text: str, record: Record) -> bool:
-        if text in self._newest_texts and any(key in record for key in _COUNTING):
+        if text in self._latest_texts and any(key in record for key in _COUNTING):
             self._notes.add("a report that was there just before: taken as another process's")
             return False
-        self._newest_texts.append(text)
+        self._latest_texts.append(text)
         process = _PROCESS.search(before)
         return self._is_followed(process[0] if process else "", frozenset(record))
 

@@ -20,7 +20,7 @@ def check_readable(folder: Path) -> None:
 
 def files_below(folder: Path, passed_over: Callable[[str, str], None]) -> Iterator[Path]:
     """In no order. ``passed_over`` is called with the path and the reason of what is not read."""
-    for where, folders, names in os.walk(folder, onerror=lambda e: passed_over(*told(e))):
+    for where, folders, names in os.walk(folder, onerror=lambda e: passed_over(*describe(e))):
         try:
             check_readable(Path(where))
         except OSError as error:
@@ -44,8 +44,8 @@ def why_no_file(path: Path) -> str | None:
         return why_unread(error)
 
 
-def told(error: OSError) -> tuple[str, str]:
-    """Path, and why it is not read."""
+def describe(error: OSError) -> tuple[str, str]:
+    """(path, why it cannot be read)."""
     return str(error.filename), why_unread(error)
 
 

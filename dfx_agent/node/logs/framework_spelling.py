@@ -36,16 +36,16 @@ _ANY_PLACE = "scope"
 
 
 def best_framework(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """The framework that knows most keys, and how it spells those it knows."""
-    best, known = "", dict[str, str]()
+    """The framework that defines most of the keys, and its spelling of them."""
+    best, spellings = "", dict[str, str]()
     theirs = [key for key in keys if not is_own(key)]
     others = [name for name in frameworks() if name not in _COMMON]
     for framework in (*_COMMON, *others):
         names = load(framework)
         found = {key: spelling for key in theirs if (spelling := spelling_of(key, names))}
-        if len(found) > len(known) and _is_evidence(found, len(theirs), names):
-            best, known = framework, found
-    return best, known
+        if len(found) > len(spellings) and _is_evidence(found, len(theirs), names):
+            best, spellings = framework, found
+    return best, spellings
 
 
 def _is_evidence(spellings: Mapping[str, str], num_keys: int, names: NativeNames) -> bool:

@@ -1,6 +1,6 @@
 """Values that a signal cannot have: a length below 0, a reward of 1e300, an entropy below 0.
 
-A single one is dropped, and all are counted. A key of which many values are impossible means
+A single impossible value is dropped, and all are counted. A key with many impossible values means
 something else. NaN and Inf are findings and stay.
 """
 

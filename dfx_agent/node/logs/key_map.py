@@ -35,6 +35,6 @@ def parse(words: Iterable[str]) -> KeyMap:
         elif name in mapped_names():
             spellings[key] = MAPPED_PREFIX + name
         else:
-            known = ", ".join((STEP, *mapped_names()))
-            raise ValueError(f"--map {word}: there is no signal {name!r}; there are {known}")
+            names = ", ".join((STEP, *mapped_names()))
+            raise ValueError(f"--map {word}: there is no signal {name!r}; there are {names}")
     return KeyMap(spellings, step)

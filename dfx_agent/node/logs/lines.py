@@ -33,8 +33,8 @@ _MARKS = (
 )
 
 
-# so much of the beginning tells the encoding of a file without a mark
-_NUM_BYTES_TOLD = 256
+# the encoding of a file without a mark is detected from this many bytes
+_NUM_ENCODING_BYTES = 256
 
 
 def read_lines(path: Path, notes: Notes) -> Iterator[str]:
@@ -88,9 +88,9 @@ def _open_zstd(path: Path) -> IO[bytes]:
 
 def _encoding(path: Path) -> str:
     with open_bytes(path) as data:
-        begin = data.read(_NUM_BYTES_TOLD)
-    told = next((name for mark, name in _MARKS if begin.startswith(mark)), None)
-    return told or _unmarked(begin)
+        begin = data.read(_NUM_ENCODING_BYTES)
+    encoding = next((name for mark, name in _MARKS if begin.startswith(mark)), None)
+    return encoding or _unmarked(begin)
 
 
 def _unmarked(begin: bytes) -> str:

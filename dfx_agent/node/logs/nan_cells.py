@@ -1,9 +1,9 @@
 """NaN in the cells of a table: exports write it where a run has no value, and a loss can be NaN.
 
-It is a value where its column had one in each of the newest rows, and so had another signal that
-has one now. A row of another kind (an evaluation) shares no signal with the rows before it and
-says nothing of theirs. Where such rows have blank cells, NaN is a value though all have it: what
-is missing is blank there. Anywhere else NaN is no value, which is counted and said.
+NaN is a value if its column had values in each of the latest rows, and so had another signal that
+has a value now. A row of another kind (an evaluation) shares no signal with the rows before it and
+is not compared with them. If such rows have blank cells, missing values are blank, so NaN is a
+value. Anywhere else NaN is a missing value, which is counted and noted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dfx_agent.catalogue.native.meaning import meaning_of
 
-_TAKEN_AS = "NaN, taken as not told"
-_MAX_KEYS_TOLD = 8
+_TAKEN_AS = "NaN, taken as not reported"
+_MAX_KEYS_LISTED = 8
 _DENSE_ROWS = 12
 # more of another kind in a row are what the table is about from there on
 _MAX_OTHER_ROWS = 3
@@ -24,7 +24,7 @@ class NanCells:
     """Which NaN of a table are values; rows are counted from 0."""
 
     def __init__(self) -> None:
-        # the newest row without a value, as its number among those of the usual kind
+        # the latest row without a value, as its number among those of the usual kind
         self._missing_row: dict[str, int] = {}
         self._num_other = self._num_other_in_a_row = 0
         self._other_row = -1
@@ -69,13 +69,13 @@ class NanCells:
 
 
 def nan_lines(num_cells: Counter[str], is_known: Callable[[str], bool]) -> Iterator[str]:
-    """One line for each key that is known, 8 at most; one for all others together."""
-    known = [key for key in num_cells if is_known(key)][:_MAX_KEYS_TOLD]
-    for key in known:
+    """One line for each key that is listed, 8 at most; one for all others together."""
+    listed = [key for key in num_cells if is_known(key)][:_MAX_KEYS_LISTED]
+    for key in listed:
         yield f"{key}: {_cells(num_cells[key])} {_TAKEN_AS}"
-    others = [num for key, num in num_cells.items() if key not in known]
+    others = [num for key, num in num_cells.items() if key not in listed]
     if others:
-        keys = f"{len(others):,} {'other ' if known else ''}key{'s' * (len(others) > 1)}"
+        keys = f"{len(others):,} {'other ' if listed else ''}key{'s' * (len(others) > 1)}"
         yield f"{keys}: {_cells(sum(others))} {_TAKEN_AS}"
 
 

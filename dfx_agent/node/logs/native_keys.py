@@ -32,8 +32,8 @@ from dfx_agent.node.logs.key_map import NO_MAP, KeyMap
 from dfx_agent.node.logs.nan_cells import nan_lines
 from dfx_agent.node.logs.run import MAX_KEYS, Notes, Record, Row
 
-_NUM_KEYS_TOLD = 8
-# the framework is told from so much of the beginning, and for as long as no key is known
+_NUM_KEYS_LISTED = 8
+# the framework is detected from this much of the beginning, and until a key is known
 _NUM_ROWS_LEARNED, _NUM_VALUES_LEARNED = 256, 200_000
 # a framework that gives so many signals under names of its own, with a "/", is the one that wrote
 # the log: the keys that it does not name are the user's own, and of these only the reward is read
@@ -81,25 +81,25 @@ class NativeRows:
             if not row[1].keys() <= self._keys:
                 self._read_by_meaning(self._add_keys(row[1]), [row])
             yield self._spelled(row)
-        self._tell_guesses()
+        self._note_guesses()
         for line in nan_lines(self._notes.num_nan_cells, self._is_known):
             self._notes.add(line)
         if first:
-            self._tell_unknown()
+            self._note_unknown()
 
     def _is_known(self, key: str) -> bool:
         is_named = key in self._map.spellings or key in self._notes.guessed.values()
         return is_named or spelling_of(key, load(self.framework)) is not None
 
-    def _tell_unknown(self) -> None:
+    def _note_unknown(self) -> None:
         for key in self._map.spellings.keys() - self._keys:
             self._notes.add(
                 f"is named by --map, and no record has it (but {_few(self._keys)})", key
             )
         is_known = self.framework or self._signals or any(map(is_own, self._keys))
         if self._keys and not is_known and not self._map.spellings:
-            known = ", ".join(frameworks())
-            self._notes.add(f"no key is known (of {known}); name them: --map reward=KEY")
+            names = ", ".join(frameworks())
+            self._notes.add(f"no key is known (of {names}); name them: --map reward=KEY")
 
     def _learn(self) -> list[Row]:
         """Read ahead and decide by all keys of it."""
@@ -142,7 +142,7 @@ class NativeRows:
             and (best := self._best_key(signal, ordered, rows))
         }
         if self._notes.is_counted and len(chosen) + len(self._signals) < 2:
-            self._tell_any_table(chosen)
+            self._note_any_table(chosen)
             return
         for signal, key in chosen.items():
             spelling = MAPPED_PREFIX + signal
@@ -154,7 +154,7 @@ class NativeRows:
             else:
                 self._impossible.signals[spelling] = signal
 
-    def _tell_any_table(self, chosen: Mapping[str, str]) -> None:
+    def _note_any_table(self, chosen: Mapping[str, str]) -> None:
         """One signal without a step: the rows of any table may be called a score."""
         for signal, key in chosen.items():
             option = f"--map {shlex.quote(f'{signal}={key}')}"
@@ -173,8 +173,8 @@ class NativeRows:
 
     def _add_range(self, spelling: str, signal: str) -> None:
         """A framework may count in another unit; the ranges are those of ours."""
-        known = input_of(self.framework, spelling)
-        if known and known.scale == 1.0 and signal != "truncation":
+        native_input = input_of(self.framework, spelling)
+        if native_input and native_input.scale == 1.0 and signal != "truncation":
             self._impossible.signals[spelling] = signal
 
     def _best_key(self, signal: str, keys: Sequence[str], rows: Sequence[Row]) -> str | None:
@@ -184,19 +184,19 @@ class NativeRows:
         for key in (*dense, *(key for key in keys if key not in dense)):
             why = contradiction(signal, values[key])
             if why is None:
-                self._tell_equals(signal, key, keys)
+                self._note_equals(signal, key, keys)
                 return key
             self._notes.add(f"is not read as {signal}: {why}", key)
         return None
 
-    def _tell_equals(self, signal: str, chosen: str, keys: Sequence[str]) -> None:
+    def _note_equals(self, signal: str, chosen: str, keys: Sequence[str]) -> None:
         rank = _rank(chosen)
         equals = [key for key in keys if _rank(key) == rank]
         if len(equals) > 1:
             others = _few(key for key in equals if key != chosen)
             self._notes.add(f"is read as {signal}; equally good: {others}", chosen)
 
-    def _tell_guesses(self) -> None:
+    def _note_guesses(self) -> None:
         """One line with the options that give the same reading."""
         guessed = {name: key for name, key in self._notes.guessed.items() if key != name}
         if guessed:
@@ -217,32 +217,32 @@ class NativeRows:
         """Learn how keys are spelled. Returns those that are new."""
         new = [key for key in keys if key not in self._keys]
         self._keys.update(new)
-        num_kept = len(self._keys) - len(new)
-        for key in new[max(0, MAX_KEYS - num_kept) :]:
+        num_before = len(self._keys) - len(new)
+        for key in new[max(0, MAX_KEYS - num_before) :]:
             self._changed[key] = None
             self._notes.add(f"is beyond {MAX_KEYS:,} keys: left out", f"key {key[:60]!r}")
-        kept = new[: max(0, MAX_KEYS - num_kept)]
+        accepted = new[: max(0, MAX_KEYS - num_before)]
         if self.framework:
             names = load(self.framework)
-            spellings = {key: spelling for key in kept if (spelling := spelling_of(key, names))}
+            spellings = {key: spelling for key in accepted if (spelling := spelling_of(key, names))}
         else:
-            self.framework, spellings = best_framework(kept)
+            self.framework, spellings = best_framework(accepted)
         self.is_sure = self.is_sure or any(map(is_of_one_framework, spellings))
         self._changed.update((key, to) for key, to in spellings.items() if to != key)
         if self._map.spellings:
-            self._follow_map(kept)
-        return kept
+            self._follow_map(accepted)
+        return accepted
 
     def _follow_map(self, keys: Iterable[str]) -> None:
         """What the user names wins over what the framework's names say."""
         names = load(self.framework)
-        told = [(names.find(to), key) for key, to in self._map.spellings.items()]
+        named_keys = [(names.find(to), key) for key, to in self._map.spellings.items()]
         for key in keys:
             mapped = self._map.spellings.get(key)
             if mapped is not None:
                 self._changed[key] = mapped
                 continue
-            rival = _named_for_the_same(names.find(self._changed.get(key) or key), told)
+            rival = _named_for_the_same(names.find(self._changed.get(key) or key), named_keys)
             if rival is not None:
                 self._changed[key] = None
                 self._notes.add(f"is left out: --map names {rival!r} for it", key)
@@ -279,16 +279,18 @@ def _rank(key: str) -> tuple[int, ...]:
 
 def _few(keys: Iterable[str]) -> str:
     some = sorted(key[:60] for key in keys)
-    return ", ".join(some[:_NUM_KEYS_TOLD]) + (", ..." if len(some) > _NUM_KEYS_TOLD else "")
+    return ", ".join(some[:_NUM_KEYS_LISTED]) + (", ..." if len(some) > _NUM_KEYS_LISTED else "")
 
 
 def _named_for_the_same(
-    native: Native | None, told: Iterable[tuple[Native | None, str]]
+    native: Native | None, named_keys: Iterable[tuple[Native | None, str]]
 ) -> str | None:
     """The key that the user named for the series of this one."""
     if native is None:
         return None
-    return next((key for other, key in told if other and _place(other) == _place(native)), None)
+    return next(
+        (key for other, key in named_keys if other and _place(other) == _place(native)), None
+    )
 
 
 def _place(native: Native) -> tuple[str, dict[str, str]]:

@@ -82,16 +82,16 @@ def _texts(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _html_records(outputs: Iterable[dict[str, Any]]) -> list[Record]:
-    """Of the last table that has a step: the Trainer shows the whole table again and again."""
-    newest: list[Record] = []
+    """Records of the last table with a step: the Trainer repeats the whole table each time."""
+    latest: list[Record] = []
     for output in outputs:
         data = output.get("data")
         html = _joined(data.get("text/html")) if isinstance(data, dict) else ""
         if "<table" in html:
             parser = _Tables()
             parser.feed(html)
-            newest = max((newest, *map(_records, parser.tables)), key=len)
-    return newest
+            latest = max((latest, *map(_records, parser.tables)), key=len)
+    return latest
 
 
 def _records(table: list[list[str]]) -> list[Record]:

@@ -67,7 +67,7 @@ def read_pair_lines(
     """Records of the reports in these lines, in their order, each with its step."""
     steps = ReportSteps(notes)
     for report in _means(_reports(map(message_of, lines), notes, key_map), notes):
-        yield from steps.of("", report)
+        yield from steps.add("", report)
     yield from steps.rest()
 
 

@@ -1,4 +1,4 @@
-"""Rows of a CSV of which a quote may be open: a crash cut them, and the rows below are intact."""
+"""CSV rows whose quote may be open because a crash cut them; the rows below are intact."""
 
 from __future__ import annotations
 

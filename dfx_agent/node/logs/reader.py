@@ -68,7 +68,7 @@ class Log:
     """One run of a file. ``rows`` reads it from the beginning, row by row.
 
     ``name`` is that of the run within its file, "" when it is alone there. ``framework`` and
-    ``warnings`` are those of the newest reading: the framework is settled with the first row.
+    ``warnings`` are those of the latest reading: the framework is settled with the first row.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Log:
 
     @property
     def num_left_out(self) -> int:
-        """Damaged lines and rows that the newest reading left out."""
+        """Damaged lines and rows that the latest reading left out."""
         return self._notes.num_left_out
 
     @property
@@ -110,7 +110,7 @@ class Log:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the newest reading ended before the file did."""
+        """Whether the latest reading ended before the end of the file."""
         return self._notes.is_cut
 
     def rows(self) -> Iterator[Row]:
@@ -174,8 +174,8 @@ def _with_its_format(
     with suppress(UnreadableLogError, OSError):
         kind = kind_of(path, key_map)
         if next(open_logs(path, AUTO, key_map)[0].rows(), None):
-            told = f"no {named} report in {path}: it is {_CALLED[kind]}, use --format {kind}"
-            return type(error)(told)
+            message = f"no {named} report in {path}: it is {_CALLED[kind]}, use --format {kind}"
+            return type(error)(message)
     return error
 
 

@@ -22,7 +22,7 @@ _ROLLOUT_WORDS = frozenset({"perf", "rollout"})
 _MAX_STEPS_APART = 8
 _MAX_VALUES_HELD = 200_000
 # keys of transformers' evaluations and of its summary
-_BESIDE = ("eval_", "train_", "epoch")
+_EXTRA_PREFIXES = ("eval_", "train_", "epoch")
 
 
 class ReportSteps:
@@ -31,7 +31,7 @@ class ReportSteps:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_STEPS_APART)
-        self._newest_said: int | None = None
+        self._latest_step: int | None = None
         self._rollout: int | None = None
         self._count = -1
         self._epochs = array("d")
@@ -40,11 +40,11 @@ class ReportSteps:
         self._early: Record = {}  # of the next report that does
         self._num_ahead = 0  # reports that say their step, less those that do not
 
-    def of(self, before: str, record: Record) -> Iterator[Record]:
-        """``before``: the text in front of the dict."""
-        said = _SAID.search(before)
-        if said:
-            yield from self.placed(said[1].lower(), int(said[2].replace(",", "")), record)
+    def add(self, before: str, record: Record) -> Iterator[Record]:
+        """Reports that are complete now. ``before``: the text in front of the dict."""
+        found = _SAID.search(before)
+        if found:
+            yield from self.placed(found[1].lower(), int(found[2].replace(",", "")), record)
         elif any(key in record for key in STEP_KEYS):
             yield from self.rest()
             yield self._with_own_step(record)
@@ -68,15 +68,15 @@ class ReportSteps:
             yield record | {key: self._latest[key] for key in STEP_KEYS if key in self._latest}
 
     def placed(self, word: str, step: int, record: Record) -> Iterator[Record]:
-        """A report of which the line says the step; parts of one step may come in any order."""
+        """A report whose line names the step; parts of one step may arrive in any order."""
         if word in _ROLLOUT_WORDS:
             self._rollout = step
         elif self._rollout is not None:
             step = self._rollout
-        if self._newest_said is not None and step < self._newest_said - _MAX_STEPS_APART:
+        if self._latest_step is not None and step < self._latest_step - _MAX_STEPS_APART:
             yield from self._window.rest()
-            self._newest_said = None
-        self._newest_said = max(step, self._newest_said or step)
+            self._latest_step = None
+        self._latest_step = max(step, self._latest_step or step)
         yield from self._window.add(step, record)
 
     def rest(self) -> Iterator[Record]:
@@ -89,7 +89,7 @@ class ReportSteps:
         """Evaluations and the summary at the end belong to the report before them."""
         if self._count < 0:
             self._notes.add("no step in the lines: reports are counted from 0")
-        if self._held is not None and all(key.startswith(_BESIDE) for key in record):
+        if self._held is not None and all(key.startswith(_EXTRA_PREFIXES) for key in record):
             self._held.update((key, value) for key, value in record.items() if key != "epoch")
             return
         yield from self.rest()

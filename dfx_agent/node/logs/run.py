@@ -12,7 +12,7 @@ Record = dict[str, float]
 Row = tuple[int, Record]
 
 MAX_NOTES = 20
-# real logs have up to 140; a log with more than this many keys loses the rest, and is told so
+# real logs have up to 140; a log with more keys loses the rest, which is noted
 MAX_KEYS = 5_000
 
 

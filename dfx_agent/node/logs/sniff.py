@@ -51,8 +51,10 @@ def kind_of(path: Path, key_map: KeyMap) -> str:
     begin = "".join(lines[:50])[:_BEGIN_CHARS]
     if ".ipynb" in endings or (begin.startswith("{") and _NOTEBOOK.search(begin)):
         return "notebook"
-    told = [line for line in lines if line.strip()]
-    found = _by_lines(told, path, key_map) or _long_document(path, told, notes)
+    lines_with_text = [line for line in lines if line.strip()]
+    found = _by_lines(lines_with_text, path, key_map) or _long_document(
+        path, lines_with_text, notes
+    )
     if found is None and _is_beginning(lines) and not any("\0" in line for line in lines):
         found = _by_first_report(path, key_map)
     if found is None:
@@ -121,7 +123,7 @@ def _are_messages(lines: list[str], key_map: KeyMap) -> bool:
 
 
 def _is_beginning(lines: list[str]) -> bool:
-    """Whether the file goes on behind them."""
+    """Whether the file continues after these lines."""
     return len(lines) >= _NUM_LINES or sum(map(len, lines)) > _NUM_CHARS
 
 

@@ -1,4 +1,4 @@
-"""Values of one step that several writers report at different times, put together again."""
+"""Joins values of one step that several writers report at different times."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dfx_agent.node.logs.run import Notes, Record
 
 
 class StepWindow:
-    """Records by step, let go in the order of steps once they are too many to hold.
+    """Records by step, returned in the order of steps when too many are stored.
 
-    ``add`` yields what is let go. A step before all that was let go is too late: left out, told.
+    ``add`` yields these records. A step before the last returned one is too late, left out and
+    noted.
     """
 
     def __init__(self, notes: Notes, max_values: int, max_steps: int) -> None:
@@ -29,18 +30,18 @@ class StepWindow:
         record.update(values)
         self._num_values += len(record) - before
         while len(self._open) > 1 and self._is_full():
-            yield self._let_go()
+            yield self._pop_oldest()
 
     def rest(self) -> Iterator[Record]:
-        """All that is held; the window then begins anew, for a job that was resumed."""
+        """All stored records; the window is empty then, for a job that was resumed."""
         while self._open:
-            yield self._let_go()
+            yield self._pop_oldest()
         self._last = None
 
     def _is_full(self) -> bool:
         return self._num_values > self._max_values or len(self._open) > self._max_steps
 
-    def _let_go(self) -> Record:
+    def _pop_oldest(self) -> Record:
         step = self._last = min(self._open)
         record = self._open.pop(step)
         self._num_values -= len(record)

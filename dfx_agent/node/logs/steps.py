@@ -85,19 +85,19 @@ def _numbered(
     records: Iterable[Record], key: str | None, dropped: tuple[str, ...], notes: Notes
 ) -> Iterator[Row]:
     """Each record with its step; those without one are left out."""
-    newest: int | None = None
+    latest: int | None = None
     for i, record in enumerate(records):
         step = i if key is None else step_of(record.pop(key, None))
         has_other_count = _drop(record, dropped)
         if step is None and has_other_count:
-            step = newest
+            step = latest
         if step is None:
             add_note = notes.left_out if any(map(meaning_of, record)) else notes.add
             add_note("has no step: left out", f"record {i}")
             continue
         if len(record) > MAX_KEYS:
             _keep_to_limit(record, notes)
-        newest = step
+        latest = step
         yield step, record
 
 
@@ -130,18 +130,18 @@ def _is_random(steps: Sequence[int | None]) -> bool:
 
 
 def _step_key(records: list[Record], notes: Notes) -> str | None:
-    """A key that is known to count steps and does so; else one that behaves as a step does."""
-    known = _most_used(records)
-    if known is not None and not _never_rises(records, known):
-        key = _that_does_not_cycle(records, known)
+    """A key that is step_key to count steps and does so; else one that behaves as a step does."""
+    step_key = _most_used(records)
+    if step_key is not None and not _never_rises(records, step_key):
+        key = _that_does_not_cycle(records, step_key)
         if not _is_inner_loop(_values(records, key)):
             return key
-    found = _by_behaviour(records, known)
-    if known is not None and found is None and len(records) == 1:
-        return known
-    if known is not None:
-        what = "never rises" if _never_rises(records, known) else "begins again every few rows"
-        notes.add(f"{what}: not read as the step", known)
+    found = _by_behaviour(records, step_key)
+    if step_key is not None and found is None and len(records) == 1:
+        return step_key
+    if step_key is not None:
+        what = "never rises" if _never_rises(records, step_key) else "begins again every few rows"
+        notes.add(f"{what}: not read as the step", step_key)
     if found is not None:
         notes.guessed["step"] = found
     return found
@@ -167,18 +167,18 @@ def _never_rises(records: list[Record], key: str) -> bool:
     return len(values) > _MAX_PARTS and len(set(values)) == 1
 
 
-def _that_does_not_cycle(records: list[Record], known: str) -> str:
-    """A step that begins again in each epoch gives way to another key that goes on."""
-    if _num_falls(_values(records, known)) < 2 or _is_random(_values(records, known)):
-        return known
-    others = (key for key in STEP_KEYS if key not in {known, "_step"})
-    num = len(_values(records, known))
-    goes_on = (
+def _that_does_not_cycle(records: list[Record], step_key: str) -> str:
+    """If the step restarts in each epoch, another key that rises further replaces it."""
+    if _num_falls(_values(records, step_key)) < 2 or _is_random(_values(records, step_key)):
+        return step_key
+    others = (key for key in STEP_KEYS if key not in {step_key, "_step"})
+    num = len(_values(records, step_key))
+    rising = (
         key for key in others
         if len(values := _values(records, key)) >= num and not _num_falls(values)
         and len(set(values)) * _MAX_PARTS > num
     )  # fmt: skip
-    return next(goes_on, known)
+    return next(rising, step_key)
 
 
 def _is_inner_loop(values: list[int]) -> bool:
@@ -193,13 +193,13 @@ def _num_falls(values: list[int]) -> int:
     return sum(after < before for before, after in pairwise(values))
 
 
-def _by_behaviour(records: list[Record], known: str | None) -> str | None:
+def _by_behaviour(records: list[Record], step_key: str | None) -> str | None:
     """The best of the keys that rise by a constant amount; a name that says so goes before."""
     keys = dict.fromkeys(
         key
         for record in records
         for key in record
-        if key != known and (is_step_name(key) or not is_clock(key))
+        if key != step_key and (is_step_name(key) or not is_clock(key))
     )
     ranked = []
     for key in keys:

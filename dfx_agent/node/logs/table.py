@@ -2,7 +2,7 @@
 
 Of NaN ``nan_cells`` decides. In a table of one line for each value somebody logged it: it is one.
 
-What exports look like: W&B writes one column for each run and key ("run - train/reward", beside it
+What exports look like: W&B writes one column for each run and key ("run - train/reward", next to
 its __MIN and __MAX), MLflow and SwanLab a line for each value; spreadsheets write semicolons and
 decimal commas.
 """
@@ -29,7 +29,7 @@ from dfx_agent.node.logs.values import number
 
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
-# spreadsheets tell their delimiter so, people say where a table comes from
+# spreadsheets name their delimiter, people name the source of a table
 _PREAMBLE = re.compile(r"(?:sep=.|#[^,;\t|]*)\s*$")
 _MAX_CELL_CHARS = 1 << 20
 # a column with a number in one of the first rows holds numbers
@@ -46,11 +46,11 @@ _RUN_COLUMNS = ("run_id", "run_uuid", "run", "run_name", "experiment")
 
 
 class Header(NamedTuple):
-    """``names`` are None where a column is not read; ``is_told`` is False without a header."""
+    """``names``: None for a column that is not read; ``has_names``: False without a header."""
 
     delimiter: str
     names: list[str | None]
-    is_told: bool
+    has_names: bool
 
 
 class Column(NamedTuple):
@@ -89,9 +89,9 @@ def _header_of_rows(path: Path, key_map: KeyMap) -> Header:
     header = _header(path, notes)
     if header is None:
         raise NotALogError(f"{path} holds no line{notes.in_brackets}")
-    if not header.is_told and not key_map.spellings:
-        told = "name its columns by their number: --map reward=2 --map step=1"
-        raise NotALogError(f"{path} is a table with no header: {told}")
+    if not header.has_names and not key_map.spellings:
+        remedy = "name its columns by their number: --map reward=2 --map step=1"
+        raise NotALogError(f"{path} is a table with no header: {remedy}")
     if next(_cells(path, header, notes), None) is None:
         raise NotALogError(f"{path} has a header and no row below it{notes.in_brackets}")
     return header
@@ -108,15 +108,15 @@ def _header(path: Path, notes: Notes) -> Header | None:
     except csv.Error as error:
         raise UnreadableLogError(f"{path} is not CSV: {error}") from None
     cells = [cell.strip() for cell in cells[:_MAX_COLUMNS_READ]]
-    is_told = not all(_cell(cell, delimiter) is not None for cell in cells if cell)
-    names = [step_name(cell) if is_told else str(i) for i, cell in enumerate(cells, start=1)]
-    return Header(delimiter, list(names), is_told)
+    has_names = not all(_cell(cell, delimiter) is not None for cell in cells if cell)
+    names = [step_name(cell) if has_names else str(i) for i, cell in enumerate(cells, start=1)]
+    return Header(delimiter, list(names), has_names)
 
 
 def _read_rows(path: Path, header: Header, notes: Notes) -> Iterator[Record]:
-    if not header.is_told:
+    if not header.has_names:
         notes.add("no header: columns are called 1, 2, ...")
-    names = _kept(header.names, notes)
+    names = _limit(header.names, notes)
     read_cell = partial(_cell, delimiter=header.delimiter)
     nan_cells, numeric = NanCells(), set[str]()
     num_blank = 0
@@ -153,7 +153,7 @@ def _read_row(
             value = read_cell(cell)
         if value is None:
             others.append((name, cell))
-        elif value == value:  # noqa: PLR0124 (the fastest way to tell a NaN)
+        elif value == value:  # noqa: PLR0124 (the fastest test for NaN)
             record[name] = value
         elif name not in _STEP_NAMES:
             nans.append(name)
@@ -165,7 +165,7 @@ def _is_garbage(cell: str) -> bool:
     return cell.strip().lower() not in _NO_VALUE
 
 
-def _kept(names: list[str | None], notes: Notes) -> list[str | None]:
+def _limit(names: list[str | None], notes: Notes) -> list[str | None]:
     """No more than the limit; the step's column counts wherever it stands."""
     if len(names) <= MAX_KEYS:
         return names
@@ -177,7 +177,7 @@ def _cells(path: Path, header: Header, notes: Notes) -> Iterator[tuple[int, list
     """Number and cells of the rows that have a cell for each column, and no more."""
     lines = _table_lines(path, notes)
     num_columns = len(header.names)
-    below = lines if not header.is_told else islice(lines, 1, None)
+    below = lines if not header.has_names else islice(lines, 1, None)
     whole = whole_rows(below, header.delimiter, num_columns, notes)
     rows = csv.reader(whole, delimiter=header.delimiter)
     least = max((i for i, name in enumerate(header.names, start=1) if name != ""), default=0)

@@ -4,7 +4,7 @@ Trackers cut a line at 4,096 bytes (every validation step is longer): its last v
 complete and is left out, and what came after it is missing, not zero.
 
 A line that a crash cut lacks keys at its end that all lines before it have; one that was cut within
-a write goes on with the next report. Both are counted as damaged.
+a write continues with the next report. Both are counted as damaged.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class VerlLines:
     def _learn(self, keys: list[str]) -> None:
         if keys[:1] != (self._usual or keys)[:1]:
             return  # a report of another kind: a validation on a line of its own
-        known = set(keys)
-        self._usual = [key for key in self._usual or keys if key in known]
+        present = set(keys)
+        self._usual = [key for key in self._usual or keys if key in present]
         self._num_reports += 1
 
     def _is_cut(self, items: list[str]) -> bool:
@@ -79,9 +79,9 @@ class VerlLines:
         usual = self._usual or []
         if self._num_reports < _LEAST_REPORTS or keys[0] != usual[0] or usual[-1] in keys:
             return False
-        known = set(keys)
-        num_shared = sum(key in known for key in usual)
-        return known.isdisjoint(usual[num_shared:]) and known.issuperset(usual[:num_shared])
+        present = set(keys)
+        num_shared = sum(key in present for key in usual)
+        return present.isdisjoint(usual[num_shared:]) and present.issuperset(usual[:num_shared])
 
 
 def _pairs(items: list[str]) -> Iterator[tuple[str, str]]:

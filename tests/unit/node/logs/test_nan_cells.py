@@ -25,23 +25,23 @@ def test_nan_of_a_known_key_is_counted_and_said(tmp_path):
     run = read(table(tmp_path, "step,loss,kl,mine\n" + ROWS))
     assert run.rows[1] == (2, {"kl": 0.2})
     assert run.warnings == [
-        "loss: 2 cells are NaN, taken as not told",
-        "1 other key: 2 cells are NaN, taken as not told",
+        "loss: 2 cells are NaN, taken as not reported",
+        "1 other key: 2 cells are NaN, taken as not reported",
     ]
 
 
 def test_a_key_that_an_export_spells_otherwise_or_the_user_names_is_known_too(tmp_path):
     flat = read(table(tmp_path, "step,actor_entropy,actor_ppo_kl,x\n" + ROWS))
-    assert "actor_entropy: 2 cells are NaN, taken as not told" in flat.warnings
+    assert "actor_entropy: 2 cells are NaN, taken as not reported" in flat.warnings
     mine = read(table(tmp_path, "step,mine,kl,x\n" + ROWS), key_map=parse(["reward=mine"]))
-    assert "mine: 2 cells are NaN, taken as not told" in mine.warnings
+    assert "mine: 2 cells are NaN, taken as not reported" in mine.warnings
 
 
 def test_each_run_of_a_wandb_export_counts_its_own(tmp_path):
     header = '"Step","a - loss","a - kl","b - loss","b - kl"\n'
     first, second = open_logs(table(tmp_path, header + "1,nan,1,2,3\n2,nan,1,2,3\n"))
     assert len(list(first.rows())) == len(list(second.rows())) == 2
-    assert first.warnings == ["loss: 2 cells are NaN, taken as not told"]
+    assert first.warnings == ["loss: 2 cells are NaN, taken as not reported"]
     assert second.warnings == []
 
 
@@ -63,7 +63,7 @@ def test_an_intact_table_says_nothing(tmp_path):
 def test_of_many_keys_the_first_are_named_and_all_are_counted():
     lines = list(nan_lines(Counter({f"k{i}": 10 for i in range(100)}), lambda key: key > "k5"))
     assert len(lines) == 9
-    assert lines[-1] == "92 other keys: 920 cells are NaN, taken as not told"
+    assert lines[-1] == "92 other keys: 920 cells are NaN, taken as not reported"
 
 
 def dense(first: int, last: int, loss: str, *, reward: str = "0.5") -> str:
