@@ -216,6 +216,6 @@ def _text(value: Any) -> Any:
 
 
 def _digest(size: int, parts: tuple[str | int, ...]) -> int:
-    """Never 0, which is no valid id."""
+    """An id derived from these parts; never 0, which is no valid id."""
     text = _text("\0".join(map(str, parts))).encode()
     return int.from_bytes(blake2b(text, digest_size=size).digest(), "big") or 1

@@ -56,7 +56,7 @@ class UsualReport:
         self._block_keys = frozenset(block)
 
     def damage(self, line: str, pairs: Record) -> str:
-        """What happened to this line; "" where nothing did."""
+        """What damaged this line; "" if it is intact."""
         if len(line) > _MAX_LINE_CHARS:
             return ""
         if len(pairs) > 1 and _is_joined(line, pairs):
@@ -64,11 +64,11 @@ class UsualReport:
         return CUT if self._is_cut(line, pairs) or self._is_damaged_row(line) else ""
 
     def is_cut_block(self, block: Record) -> bool:
-        """Whether this block, which nothing closed, is the begin of a usual one."""
+        """Whether this unclosed block is the beginning of a usual report."""
         return bool(block) and block.keys() < self._block_keys
 
     def _is_cut(self, line: str, pairs: Record) -> bool:
-        """Whether a usual key has no number here, or the line ends within its name."""
+        """Whether a usual key has no number, or the line ends within its name."""
         missing = self._keys - pairs.keys() - {"step", "epoch"}
         if not missing:
             return False

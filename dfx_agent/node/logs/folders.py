@@ -1,4 +1,4 @@
-"""What of a folder may not be read, or holds no steps: said with its reason, never empty."""
+"""Finds files of a folder that cannot be read or hold no steps, with the reason."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NO_FILE = "a link to nothing, a pipe or a device"
 
 
 def check_readable(folder: Path) -> None:
-    """OSError when its names may not be listed or its files not be opened."""
+    """Raises OSError if the folder cannot be listed or its files cannot be opened."""
     os.scandir(folder).close()
     os.stat(os.path.join(folder, "."))  # a Path has no "." at its end
 
 
 def files_below(folder: Path, passed_over: Callable[[str, str], None]) -> Iterator[Path]:
-    """In no order. ``passed_over`` is called with the path and the reason of what is not read."""
+    """Files in no particular order. ``passed_over``: called with path and reason of other files."""
     for where, folders, names in os.walk(folder, onerror=lambda e: passed_over(*describe(e))):
         try:
             check_readable(Path(where))
@@ -35,7 +35,7 @@ def files_below(folder: Path, passed_over: Callable[[str, str], None]) -> Iterat
 
 
 def why_no_file(path: Path) -> str | None:
-    """None for a file and for a link to one."""
+    """Why the path is no file; None for a file and for a link to a file."""
     try:
         return None if S_ISREG(path.stat().st_mode) else _NO_FILE
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def why_unread(error: OSError) -> str:
 
 
 def why_no_steps(path: Path) -> str | None:
-    """None for a file that may be a log."""
+    """Why the file cannot be a log; None if it may be one."""
     if path.name == _SUMMARY:
         return "holds the last values of a W&B run and no steps: export its history as CSV"
     if path.suffix == _BINARY:

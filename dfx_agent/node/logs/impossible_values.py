@@ -57,7 +57,7 @@ def out_of_range(signal: str, value: float) -> str:
 
 
 class ImpossibleValues:
-    """Drops them from rows and counts them; ``signals``: key as the rows have it -> its signal."""
+    """Drops impossible values from rows and counts them. ``signals``: key -> its signal."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes

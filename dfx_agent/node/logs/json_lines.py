@@ -70,7 +70,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 
 def flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without objects inside; what lies deeper than 32 is left out."""
+    """Flatten nested objects; levels below 32 are left out."""
     if dict not in map(type, record.values()):
         return record
     return dict(_leaves(record, "", 0))

@@ -1,4 +1,4 @@
-"""The user's own word for what a key is: ``--map reward=train/score``, ``--map step=n``."""
+"""The user's own mapping of keys: ``--map reward=train/score``, ``--map step=n``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_MAP = KeyMap()
 
 
 def parse(words: Iterable[str]) -> KeyMap:
-    """ValueError for a word that is not NAME=KEY or names no signal."""
+    """Raises ValueError for a word that is not NAME=KEY or names no signal."""
     spellings: dict[str, str] = {}
     step = None
     for word in words:

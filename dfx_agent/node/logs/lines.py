@@ -77,7 +77,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def _open_zstd(path: Path) -> IO[bytes]:
-    """By the standard library (Python 3.14) or by the package zstandard."""
+    """Decompress with the standard library (Python 3.14) or with the package zstandard."""
     for name in ("compression.zstd", "zstandard"):
         with suppress(ImportError):
             return cast("IO[bytes]", importlib.import_module(name).open(path, "rb"))
@@ -94,7 +94,7 @@ def _encoding(path: Path) -> str:
 
 
 def _unmarked(begin: bytes) -> str:
-    """The rest of a UTF-16 file that was split has no mark: every other byte of it is 0."""
+    """Encoding of a file without a mark. In a part of a UTF-16 file every other byte is 0."""
     halves = begin[::2], begin[1::2]
     num_zeros = [half.count(0) for half in halves]
     if len(halves[1]) < 4 or min(num_zeros) > 0 or max(num_zeros) * 2 < len(halves[1]):

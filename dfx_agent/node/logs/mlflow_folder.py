@@ -23,7 +23,7 @@ def is_run_folder(path: Path) -> bool:
 
 
 def read_mlflow(path: Path, notes: Notes) -> Iterator[Record]:
-    """In the order in which values were logged; neighbours of one step are one record."""
+    """Records in the order of logging; neighbours with the same step are one record."""
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     files = sorted(files_below(folder, lambda file, why: notes.add(why, file)))
     for file in files[_MAX_FILES:]:

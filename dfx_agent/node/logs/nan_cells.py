@@ -21,7 +21,7 @@ _MAX_OTHER_ROWS = 3
 
 
 class NanCells:
-    """Which NaN of a table are values; rows are counted from 0."""
+    """Decides which NaN of a table are values; rows are counted from 0."""
 
     def __init__(self) -> None:
         # the latest row without a value, as its number among those of the usual kind
@@ -50,7 +50,7 @@ class NanCells:
         return found
 
     def _shares_a_signal(self, record: Iterable[str], usual_row: int) -> bool:
-        """With the row before it of the usual kind; the first row has none before it."""
+        """Whether the row shares a signal with the previous row of the usual kind."""
         present = (name for name in record if self._missing_row.get(name, -1) < usual_row - 1)
         return usual_row < 1 or any(map(meaning_of, present))
 
@@ -69,7 +69,7 @@ class NanCells:
 
 
 def nan_lines(num_cells: Counter[str], is_known: Callable[[str], bool]) -> Iterator[str]:
-    """One line for each key that is listed, 8 at most; one for all others together."""
+    """One line per known key, 8 at most, and one line for all others together."""
     listed = [key for key in num_cells if is_known(key)][:_MAX_KEYS_LISTED]
     for key in listed:
         yield f"{key}: {_cells(num_cells[key])} {_TAKEN_AS}"

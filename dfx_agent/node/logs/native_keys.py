@@ -102,7 +102,7 @@ class NativeRows:
             self._notes.add(f"no key is known (of {names}); name them: --map reward=KEY")
 
     def _learn(self) -> list[Row]:
-        """Read ahead and decide by all keys of it."""
+        """Read ahead, and decide by all keys of the rows that were read."""
         first: list[Row] = []
         keys: dict[str, None] = {}
         num_values = 0
@@ -163,7 +163,7 @@ class NativeRows:
             )
 
     def _is_no_entropy(self, key: str, rows: Sequence[Row]) -> bool:
-        """Whether a key that is called so holds something else; it is left out then."""
+        """Whether a key named entropy holds something else; then it is left out."""
         why = contradiction("entropy", (row[1][key] for row in rows if key in row[1]))
         if why is None or key in self._map.spellings:
             return False
@@ -172,7 +172,7 @@ class NativeRows:
         return True
 
     def _add_range(self, spelling: str, signal: str) -> None:
-        """A framework may count in another unit; the ranges are those of ours."""
+        """Add the range of a signal, unless the framework uses another unit."""
         native_input = input_of(self.framework, spelling)
         if native_input and native_input.scale == 1.0 and signal != "truncation":
             self._impossible.signals[spelling] = signal
@@ -197,7 +197,7 @@ class NativeRows:
             self._notes.add(f"is read as {signal}; equally good: {others}", chosen)
 
     def _note_guesses(self) -> None:
-        """One line with the options that give the same reading."""
+        """Note the options that give the same reading, in one line."""
         guessed = {name: key for name, key in self._notes.guessed.items() if key != name}
         if guessed:
             read = ", ".join(f"{key[:60]} as {name}" for name, key in guessed.items())
@@ -206,7 +206,7 @@ class NativeRows:
             self._notes.add(f"Read by meaning: {read}. To fix or change it: {options}")
 
     def _end_guess(self, spelling: str, value: float) -> None:
-        """From here on the key is not read: this value contradicts its meaning."""
+        """Stop reading the key, because this value contradicts its meaning."""
         signal = spelling.removeprefix(MAPPED_PREFIX)
         self._shares.discard(spelling)
         key = self._notes.guessed.pop(signal)
@@ -234,7 +234,7 @@ class NativeRows:
         return accepted
 
     def _follow_map(self, keys: Iterable[str]) -> None:
-        """What the user names wins over what the framework's names say."""
+        """Apply the user's names, which override those of the framework."""
         names = load(self.framework)
         named_keys = [(names.find(to), key) for key, to in self._map.spellings.items()]
         for key in keys:

@@ -25,7 +25,7 @@ MAX_NOTEBOOK_CHARS = 64 << 20
 
 
 def notebook_parts(path: Path, key_map: KeyMap) -> list[Part]:
-    """NotALogError without any."""
+    """Raises NotALogError if there are no records."""
     found = []
     for i, outputs in enumerate(_outputs(path), start=1):
         records = _html_records(outputs)
@@ -57,7 +57,7 @@ def _printed_by_verl(lines: list[str], notes: Notes) -> Iterator[Record]:
 
 
 def _outputs(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """The outputs of each cell. UnreadableLogError when it is no notebook."""
+    """The outputs of each cell. Raises UnreadableLogError if the file is no notebook."""
     with open_text(path) as file:
         text = file.read(MAX_NOTEBOOK_CHARS + 1)
     if len(text) > MAX_NOTEBOOK_CHARS:

@@ -15,7 +15,7 @@ _ROWS_AT_ONCE = 1_000
 
 
 def read_parquet(path: Path, _notes: Notes) -> Iterator[Record]:
-    """UnreadableLogError without pyarrow, or when the file is no complete Parquet file."""
+    """Raises UnreadableLogError without pyarrow, or if the file is no complete Parquet file."""
     try:
         arrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")

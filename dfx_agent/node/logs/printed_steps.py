@@ -1,4 +1,4 @@
-"""Which step a printed line is of: ``Step 3``, ``Epoch [2][10/500]``, ``upd 790/1,500``."""
+"""Finds the step that a printed line belongs to: ``Step 3``, ``Epoch [2][10/500]``, ``upd 790``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def second_step(text: str) -> int | None:
 
 
 def step_word_of(names: Iterable[str]) -> str | None:
-    """The name that best says that it is the step."""
+    """The name that most clearly means the step."""
     words = [name for name in names if _STEP.fullmatch(f"{name} 1")]
     return min(words, key=_place_of_word) if words else None
 

@@ -60,7 +60,7 @@ def _until_closed(lines: _Lines) -> list[str]:
 
 
 def _is_row(lines: list[str], delimiter: str, num_columns: int) -> bool:
-    """Whether together they are one row, and no row of its own is within them."""
+    """Whether the lines together are one row, and none of them is a row of its own."""
     if len(lines) == 1 or not _is_odd(lines[-1]):
         return False
     try:

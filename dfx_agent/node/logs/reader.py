@@ -1,4 +1,4 @@
-"""One entrance for every kind of log: ``open_logs("metrics.csv.gz")``."""
+"""Opens a log of any kind: ``open_logs("metrics.csv.gz")``."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Log:
 
     @property
     def framework_name(self) -> str:
-        """For people: empty where only common words were known."""
+        """Name of the framework for people; empty if only common words were recognized."""
         return self.framework if self._native and self._native.is_sure else ""
 
     def written(self, key: str) -> str:
@@ -114,7 +114,7 @@ class Log:
         return self._notes.is_cut
 
     def rows(self) -> Iterator[Row]:
-        """UnreadableLogError when the file is missing, is no log, or holds no report."""
+        """Raises UnreadableLogError if the file is missing, is no log, or holds no report."""
         notes = self._notes = Notes()
         is_empty = True
         try:

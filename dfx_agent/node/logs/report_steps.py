@@ -1,4 +1,4 @@
-"""The step of a printed report: the line says it, the dict does, or reports are counted."""
+"""Assigns a step to each printed report: from its line, from its dict, or by counting reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXTRA_PREFIXES = ("eval_", "train_", "epoch")
 
 
 class ReportSteps:
-    """Gives reports their step. Each report that names none is a step of its own, from 0."""
+    """Assigns steps to reports. A report without a step counts as a step of its own, from 0."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -99,7 +99,7 @@ class ReportSteps:
         self._held = record
 
     def _go_back(self, epoch: float | None) -> None:
-        """A smaller epoch than before: the job was resumed from a checkpoint."""
+        """Count from the checkpoint again if the epoch is smaller: the job was resumed."""
         if epoch is None or epoch != epoch:  # noqa: PLR0124 - NaN
             epoch = self._epochs[-1] if self._epochs else 0.0
         if self._epochs and epoch < self._epochs[-1]:

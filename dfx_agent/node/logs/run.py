@@ -1,4 +1,4 @@
-"""What readers are made of: records of native values, rows with a step, notes for people."""
+"""Types that all readers use: records of native values, rows with a step, notes for people."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Notes:
             self._num_unnamed += 1
 
     def left_out(self, what: str, where: str = "") -> None:
-        """The same for a line or a row that could not be read."""
+        """Add a note about a line or a row that could not be read."""
         self.num_left_out += 1
         self.add(what, where)
 

@@ -1,4 +1,4 @@
-"""What a file is, by its content first: names of logs say little."""
+"""Detects the format of a file, first by its content: names of logs are not reliable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TABLE_ENDINGS = frozenset({".csv", ".tsv"})
 
 
 def kind_of(path: Path, key_map: KeyMap) -> str:
-    """A format's name; NotALogError when nothing of the beginning says what it is."""
+    """Name of the format; NotALogError if the beginning of the file does not show it."""
     if path.is_dir():
         return "mlflow" if is_run_folder(path) else "tensorboard"
     if "tfevents" in path.name:

@@ -1,4 +1,4 @@
-"""Which step a record belongs to; reports of one step that come in parts become one row."""
+"""Assigns records to steps; reports of one step that arrive in parts become one row."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def with_steps(
 
 
 def step_name(name: str) -> str:
-    """A name as STEP_KEYS spell it, when it is one of them: trackers write Step."""
+    """The spelling of STEP_KEYS for a name, if it is one of them: trackers write Step."""
     lowered = name.strip().lower()
     return lowered if lowered in STEP_KEYS else name
 
 
 def is_step_name(key: str) -> bool:
-    """Whether this is how logs call the number of a step."""
+    """Whether this is a name for the number of a step."""
     return key in STEP_KEYS or _place_of_name(key) < len(_STEP_WORDS)
 
 
@@ -130,7 +130,7 @@ def _is_random(steps: Sequence[int | None]) -> bool:
 
 
 def _step_key(records: list[Record], notes: Notes) -> str | None:
-    """A key that is step_key to count steps and does so; else one that behaves as a step does."""
+    """A key that is known to count steps and does so; else one that behaves like a step."""
     step_key = _most_used(records)
     if step_key is not None and not _never_rises(records, step_key):
         key = _that_does_not_cycle(records, step_key)
@@ -162,7 +162,7 @@ def _values(records: list[Record], key: str) -> list[int]:
 
 
 def _never_rises(records: list[Record], key: str) -> bool:
-    """All the same, where other values show that there are several steps."""
+    """Whether the key has a single value although other values show several steps."""
     values = _values(records, key)
     return len(values) > _MAX_PARTS and len(set(values)) == 1
 
@@ -182,7 +182,7 @@ def _that_does_not_cycle(records: list[Record], step_key: str) -> str:
 
 
 def _is_inner_loop(values: list[int]) -> bool:
-    """Whether they count the few updates of each step: 1, 2, 3, 4, 1, 2, 3, 4."""
+    """Whether the values count the few updates within each step: 1, 2, 3, 4, 1, 2, 3, 4."""
     begins = [i for i, (before, after) in enumerate(pairwise(values)) if after < before]
     lengths = {after - before for before, after in pairwise(begins)}
     first = {values[i + 1] for i in begins}
@@ -231,7 +231,7 @@ def _counts(values: list[int], *, is_named: bool) -> bool:
 
 
 def _drop(record: Record, names: tuple[str, ...]) -> bool:
-    """Whether one of them was there; all are taken out."""
+    """Remove all of these keys. Returns whether the record had any."""
     found = False
     for name in names:
         if name in record:

@@ -161,12 +161,12 @@ def _read_row(
 
 
 def _is_garbage(cell: str) -> bool:
-    """Whether it is no way to say that there is no value."""
+    """Whether the text is no usual notation for a missing value."""
     return cell.strip().lower() not in _NO_VALUE
 
 
 def _limit(names: list[str | None], notes: Notes) -> list[str | None]:
-    """No more than the limit; the step's column counts wherever it stands."""
+    """Column names up to the limit; the step's column is always included."""
     if len(names) <= MAX_KEYS:
         return names
     notes.add(f"{len(names):,} columns: only the first {MAX_KEYS:,} are read")
@@ -199,13 +199,13 @@ def _is_of_width(cells: list[str], least: int, num_columns: int) -> bool:
 
 
 def _table_lines(path: Path, notes: Notes) -> Iterator[str]:
-    """Without empty lines, and without what stands above the header: a comment, "sep=;"."""
+    """Lines without empty ones, and without a comment or "sep=;" above the header."""
     lines = (line for line in _lines(path, notes) if line.strip())
     return dropwhile(_PREAMBLE.match, lines)
 
 
 def _lines(path: Path, notes: Notes) -> Iterator[str]:
-    """Without NUL bytes: a crashed writer leaves them, and they would end the reading."""
+    """Remove NUL bytes: a crashed writer leaves them, and they would end the reading."""
     csv.field_size_limit(_MAX_CELL_CHARS)
     for line in read_lines(path, notes):
         yield line.replace("\0", "") if "\0" in line else line
@@ -227,7 +227,7 @@ def _column(name: str | None) -> Column | None:
 
 
 def _of_run(header: Header, columns: Iterable[Column | None], run: str) -> Header:
-    """The columns of one run, and those of no run: the step."""
+    """The columns of one run, and the columns that belong to no run, such as the step."""
     names = [
         c.key if c is not None and (c.run == run or (not c.run and c.key in STEP_KEYS)) else None
         for c in columns
@@ -238,7 +238,7 @@ def _of_run(header: Header, columns: Iterable[Column | None], run: str) -> Heade
 
 
 def _long_columns(header: Header) -> tuple[int, int, int | None, int] | None:
-    """Places of key, value, run and step in a table of one line for each value."""
+    """Positions of key, value, run and step in a table with one line per value."""
     lowered = [(name or "").lower() for name in header.names]
     key = next((lowered.index(name) for name in KEY_COLUMNS if name in lowered), None)
     value = next((lowered.index(name) for name in VALUE_COLUMNS if name in lowered), None)
@@ -258,7 +258,7 @@ def _runs_of_lines(path: Path, header: Header, run_column: int | None) -> list[s
 def _read_lines_of_values(
     path: Path, header: Header, place: tuple[int, int, int | None, int], run: str, notes: Notes
 ) -> Iterator[Record]:
-    """Put together by step, as far as a million values can be held."""
+    """Join records by step, as far as a million values can be stored."""
     key, value, run_column, step = place
     window = StepWindow(notes, _MAX_VALUES_HELD, _MAX_VALUES_HELD)
     for i, cells in _cells(path, header, notes):

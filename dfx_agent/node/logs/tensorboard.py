@@ -92,7 +92,7 @@ def _read_file(path: Path, window: StepWindow, notes: Notes) -> Iterator[Record]
 
 
 def _records(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Each with its CRC. EOFError where one is cut off, ValueError for a damaged length."""
+    """Read the records and check each CRC. EOFError if one is cut, ValueError for a bad length."""
     while header := file.read(_HEADER_BYTES):
         if len(header) < _HEADER_BYTES:
             raise EOFError
@@ -204,6 +204,6 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Rotated right by 15 bits, plus a constant."""
+    """The checksum of event files: CRC-32C, rotated right by 15 bits, plus a constant."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

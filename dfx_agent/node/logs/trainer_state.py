@@ -30,7 +30,7 @@ _LEAST_RECORDS = 2
 
 
 def read_trainer_state(path: Path, notes: Notes) -> Iterator[Record]:
-    """NotALogError for a history without an entry."""
+    """Raises NotALogError for a history without an entry."""
     i = -1
     for i, entry in enumerate(_entries(path, notes)):
         if isinstance(entry, dict):
@@ -42,7 +42,7 @@ def read_trainer_state(path: Path, notes: Notes) -> Iterator[Record]:
 
 
 def read_document(path: Path, notes: Notes) -> Iterator[Record]:
-    """NotALogError for a document that holds no records."""
+    """Raises NotALogError for a document that holds no records."""
     records = document_records(path)
     if records is None:
         raise NotALogError(f"{path} holds no records and no columns of numbers")

@@ -1,4 +1,4 @@
-"""Numbers and steps as logs spell them."""
+"""Parses numbers and steps as logs write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def number(value: Any) -> float | None:
 
 
 def numbers(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Record:
-    """Those of the values that are numbers."""
+    """The values that are numbers."""
     found = {}
     for key, value in values.items() if isinstance(values, Mapping) else values:
         if value.__class__ is float:
@@ -42,7 +42,7 @@ def numbers(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Record:
 
 
 def step_of(value: Any) -> int | None:
-    """A step is a whole number; logs also write 12.0."""
+    """The step as an integer; logs also write 12.0. None for other values."""
     step = number(value)
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else None
 

@@ -30,7 +30,7 @@ def read_verl_console(path: Path, notes: Notes) -> Iterator[Record]:
 
 
 class VerlLines:
-    """The reports in lines of one run; knows which keys all of them have, in their order."""
+    """Reads the reports of one run, and learns which keys all reports have, and in which order."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -38,7 +38,7 @@ class VerlLines:
         self._num_reports = 0
 
     def records(self, lines: Iterable[str]) -> Iterator[Record]:
-        """Of each line that is a report, with its step."""
+        """The record of each line that is a report, with its step."""
         for line in lines:
             begins = list(STEP.finditer(line)) if "step:" in line else []
             ends = [*(begin.start() for begin in begins[1:]), len(line)]
@@ -73,7 +73,7 @@ class VerlLines:
         self._num_reports += 1
 
     def _is_cut(self, items: list[str]) -> bool:
-        """Whether it begins as all reports do, and ends before they do."""
+        """Whether the report begins like all others and ends before they do."""
         # what another process prints may stand right behind the last value
         keys = [item.partition(":")[0].strip() for item in items]
         usual = self._usual or []
