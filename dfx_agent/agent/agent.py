@@ -25,7 +25,7 @@ from dfx_agent.agent.kept.incidents import IncidentsFile
 from dfx_agent.agent.kept.snapshots import AllocatorSnapshots
 from dfx_agent.agent.kept.totals import TotalsFile
 from dfx_agent.agent.local_run import LocalRun
-from dfx_agent.agent.run_facts import RunTeller
+from dfx_agent.agent.run_facts import RunReporter
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
 from dfx_agent.base.text import plain
@@ -33,7 +33,7 @@ from dfx_agent.catalogue.alerts.declared import alerts_with
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import Launch
-from dfx_agent.hub.sending import Teller
+from dfx_agent.hub.sending import UnsentFacts
 from dfx_agent.job.job import NUM_STEPS
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.node.devices.registry import find_readers as device_readers
@@ -99,7 +99,7 @@ class Agent:
         self._devices = DeviceWatch(device_readers(), self._faults)
         self._reported: dict[tuple[str, str], SegmentProblem] = {}
         self._clock = ClockWatch(socket.gethostname())
-        self._teller: RunTeller | None = None
+        self._reporter: RunReporter | None = None
         self._hub: Callable[[], HubRow] | None = None
         self._spans: Callable[[], SpansRow] | None = None
         self._snapshot = self._render()
@@ -179,12 +179,12 @@ class Agent:
         """
         with self._held():
             fold = self._runs[run]
-            known = fold.job.fold.curves.keys()
+            known = fold.job.fold.time_series.keys()
         return (self._history(fold, key) for key in (keys or known) if key in known)
 
     def _history(self, fold: LocalRun, key: str) -> ScalarHistory:
         with self._held():
-            return fold.job.fold.curves.history(fold.framework, key)
+            return fold.job.fold.time_series.history(fold.framework, key)
 
     def timeline(
         self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
@@ -205,7 +205,7 @@ class Agent:
     def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, dict[str, float]]:
         """Step -> native key -> mean over ranks. KeyError on an unknown run."""
         with self._held():
-            return self._runs[run].job.fold.curves.after(after_step)
+            return self._runs[run].job.fold.time_series.after(after_step)
 
     def report(self, run: str, part: str, message: str) -> None:
         """Something beside the agent failed: counted, and shown with its own problems."""
@@ -242,22 +242,22 @@ class Agent:
 
     def tell(self, node: str, launch: Launch | None = None) -> None:
         """Keep what a hub is to know of this node, which it calls so; before ``start``."""
-        self._teller = RunTeller(node, launch)
+        self._reporter = RunReporter(node, launch)
 
     def facts(self, *, is_full: bool = False, is_last: bool = False) -> tuple[RunFacts, ...]:
         """Of each run, what came since it was asked last, or all; after ``tell``.
 
         Without a run one that says so. ``is_last``: this agent leaves.
         """
-        if self._teller is None:
+        if self._reporter is None:
             raise BlindError("this agent was not told to tell")
         with self._held():
-            return self._teller.of_runs(self._runs.values(), is_full=is_full, is_last=is_last)
+            return self._reporter.of_runs(self._runs.values(), is_full=is_full, is_last=is_last)
 
     def has_news(self) -> bool:
         """Whether something of ``facts`` is to be told soon."""
         with self._held():
-            return self._teller is not None and self._teller.has_news(self._runs.values())
+            return self._reporter is not None and self._reporter.has_news(self._runs.values())
 
     def await_alerts(self) -> None:
         """Somebody will tell what fires: until then no run is clear."""
@@ -399,7 +399,7 @@ class Agent:
             fold = self._runs[run] = LocalRun(run, self._critical, self._faults, peaks, models)
             fold.judge.health = self._health_files.restore(run, fold.judge.health)
             fold.job.alerts = None if self._awaits_alerts else ()
-            fold.teller = None if self._teller is None else Teller()
+            fold.unsent = None if self._reporter is None else UnsentFacts()
         return fold
 
     def _refile(self) -> None:

@@ -19,7 +19,7 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.hub.sending import Teller
+from dfx_agent.hub.sending import UnsentFacts
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.job import Job
 from dfx_agent.job.judged_scalars import sent_scalars
@@ -72,7 +72,7 @@ class LocalRun:
         self.concluded: RunVerdicts | None = None  # when it was last rendered
         self.idle_check = IdleCheck()
         self.scalar_rows = ScalarRows()
-        self.teller: Teller | None = None  # what a hub is told, where there is one
+        self.unsent: UnsentFacts | None = None  # what a hub is told, where there is one
         self._memory = MemoryReader()
         self._node = OwnNode(self.facts, self.memory)
         self._scalars: list[ToldScalars] = []  # since the latest reading
@@ -166,7 +166,7 @@ class LocalRun:
         crossed = self.ledger_batches.poll(process)
         if crossed is not None:
             self._batches.append(crossed)
-        if self.teller is not None:
+        if self.unsent is not None:
             self._groups.setdefault(process, StepGroups()).add(process, steps)
         self._watches.setdefault(process.registered_as.role, StepWatch()).add(process, steps)
 
@@ -177,9 +177,9 @@ class LocalRun:
             self.tracks.observe(self._judged(), begin_ns)
             is_observed = True
         self.facts = facts = self._facts_as_of(begin_ns)
-        if self.teller is not None:
+        if self.unsent is not None:
             sent = filter(None, map(sent_scalars, facts.scalars))
-            self.teller.add(replace(facts, scalars=tuple(sent)))
+            self.unsent.add(replace(facts, scalars=tuple(sent)))
         fold, read_seconds = self.job.fold, time.monotonic()
         fold.at(time.monotonic_ns(), time.time())
         fold.update(self._node, facts)
@@ -256,11 +256,11 @@ class LocalRun:
     def _judged(self) -> dict[tuple[str, str], Process]:
         return {key: p for key, p in self.processes.items() if p.seat.is_judged}
 
-    def told(self) -> Teller:
+    def told(self) -> UnsentFacts:
         """From now on what a hub is to know is kept for it."""
-        if self.teller is None:
-            self.teller = Teller()
-        return self.teller
+        if self.unsent is None:
+            self.unsent = UnsentFacts()
+        return self.unsent
 
 
 def _log(process: Process) -> RankFacts:

@@ -20,7 +20,7 @@ _STANDS_NS = 6 * 10**9
 _BOOT = boot_id().hex()[:8]
 
 
-class RunTeller:
+class RunReporter:
     """The runs of one agent; ``facts`` as often as a hub is to know more.
 
     ``launch``: the job that the agent was started with.
@@ -57,12 +57,12 @@ class RunTeller:
 
     def facts(self, run: LocalRun, *, is_full: bool = False, is_last: bool = False) -> RunFacts:
         """As of the last reading: what came since the facts before, or all that is kept."""
-        teller, facts = run.told(), run.facts
+        unsent, facts = run.told(), run.facts
         number = self._next(run.run)
         is_full = is_full or number == 1
-        seats, left = teller.seats(map(self._seat, run.processes.values()), is_full=is_full)
+        seats, left = unsent.seats(map(self._seat, run.processes.values()), is_full=is_full)
         ranks = {
-            role: teller.ranks(role, [_with_totals(run, role, r) for r in known], is_full=is_full)
+            role: unsent.ranks(role, [_with_totals(run, role, r) for r in known], is_full=is_full)
             for role, known in facts.ranks.items()
         }
         return replace(
@@ -75,14 +75,14 @@ class RunTeller:
             left=left,
             ranks=ranks,
             steps=tuple(
-                teller.role(told, is_full=is_full)
+                unsent.role(told, is_full=is_full)
                 for told in facts.steps
                 if told.role != LOG_ROLE
             ),
-            memory=teller.memory(run.memory(), is_full=is_full),
-            scalars=teller.scalars(is_full=is_full),
+            memory=unsent.memory(run.memory(), is_full=is_full),
+            scalars=unsent.scalars(is_full=is_full),
             updates=tuple(map(rounding.updates, facts.updates)),
-            batches=teller.batches(is_full=is_full),
+            batches=unsent.batches(is_full=is_full),
         )  # fmt: skip
 
     def _has_news(self, fold: LocalRun) -> bool:

@@ -27,7 +27,7 @@ class NodeRun:
     def __init__(self, node: str, clock: NodeClock, facts: RunFacts) -> None:
         self.node = node
         self.facts = facts
-        self.heard_ns = 0
+        self.received_ns = 0
         self.has_left = False
         self.is_behind = True
         self.memory: dict[ProcessId, MemoryFacts] = {}
@@ -59,8 +59,8 @@ class NodeRun:
         return self.facts.now_ns + self._clock.shift_ns
 
     def silent_seconds(self, now_ns: int) -> float:
-        """Since it was last heard."""
-        return max(0, now_ns - self.heard_ns) / 1e9
+        """Since it last reported."""
+        return max(0, now_ns - self.received_ns) / 1e9
 
     def take(self, facts: RunFacts, received_ns: int) -> bool:
         """Whether what it says of the time since the document before may be taken as well."""
@@ -71,7 +71,7 @@ class NodeRun:
         self._agent, self._number = facts.agent, facts.number
         self.is_behind = not facts.is_full and (self.is_behind or not is_next)
         self._take_layouts(facts)
-        self.facts, self.heard_ns, self.has_left = facts, received_ns, facts.is_last
+        self.facts, self.received_ns, self.has_left = facts, received_ns, facts.is_last
         self._take_seats(facts)
         self._take_ranks(facts)
         self._take_memory(facts)

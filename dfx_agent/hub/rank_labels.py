@@ -17,7 +17,7 @@ class _Owner:
     is_living: bool
 
 
-class Places:
+class RankOwners:
     """Labels of ranks over all nodes. ``clashes``: a place, and who claims it beside its owner.
 
     ``num_changes``: how often a place has come to another node.
@@ -29,14 +29,16 @@ class Places:
         self._owners: dict[Place, _Owner] = {}
         self._of_node: dict[str, set[Place]] = {}
 
-    def take(self, node: str, seats: Iterable[Seat], is_heard: Callable[[str], bool]) -> set[str]:
+    def take(
+        self, node: str, seats: Iterable[Seat], is_connected: Callable[[str], bool]
+    ) -> set[str]:
         """What a node says of its places; returns roles in which a process was replaced."""
         known = list(seats)
         here = {(seat.role, seat.label) for seat in known}
         for place in self._of_node.get(node, set()) - here:
             self._leave(node, place)
         self._of_node[node] = here
-        return {seat.role for seat in known if self._seat(node, seat, is_heard)}
+        return {seat.role for seat in known if self._seat(node, seat, is_connected)}
 
     def owner(self, role: str, label: str) -> str:
         """The node whose process has this place; "" for nobody."""
@@ -55,11 +57,11 @@ class Places:
         called = self.label(node, process.role, process.label)
         return process if called == process.label else process._replace(label=called)
 
-    def _seat(self, node: str, seat: Seat, is_heard: Callable[[str], bool]) -> bool:
+    def _seat(self, node: str, seat: Seat, is_connected: Callable[[str], bool]) -> bool:
         place, mine = (seat.role, seat.label), _Owner(node, seat.created_ns, seat.is_living)
         owner = self._owners.get(place)
         if owner is not None and owner.node != node:
-            if owner.is_living and is_heard(owner.node):
+            if owner.is_living and is_connected(owner.node):
                 self._claim(node, place, is_living=seat.is_living)
                 return False
             if not seat.is_living:

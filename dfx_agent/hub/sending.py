@@ -60,7 +60,7 @@ class Told(Generic[_Item]):
         return tuple(islice(self._items, num_known, None))
 
 
-class Teller:
+class UnsentFacts:
     """One run. ``add`` what each reading brings; the others return what a hub is to know, once."""
 
     def __init__(self) -> None:

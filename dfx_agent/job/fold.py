@@ -21,13 +21,13 @@ from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.clocks import NodeClock, Shift
 from dfx_agent.hub.node_facts import NodeRun
-from dfx_agent.hub.rank_labels import Places
-from dfx_agent.job.curves import JobCurves
+from dfx_agent.hub.rank_labels import RankOwners
 from dfx_agent.job.evidence import Evidence
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
 from dfx_agent.job.steps import JobSteps
+from dfx_agent.job.time_series import JobTimeSeries
 from dfx_agent.snapshot.faults import Faults
 
 _Reached = dict[str, dict[str, int | None]]  # by role and label
@@ -43,7 +43,7 @@ _STANDS_AFTER_NS = 10 * 10**9
 class JobFold:
     """One job. ``take`` what its nodes tell; ``now_ns``: as of which all of them are known.
 
-    That is the oldest of what the nodes that are heard told last: what one did later than another
+    That is the oldest of what the connected nodes reported last: what one did later than another
     one was looked at is not held against that one.
     """
 
@@ -63,9 +63,9 @@ class JobFold:
         self.run = run or name
         self.judge = JobJudge(self.run, faults or Faults(), critical)
         self.nodes: dict[str, NodeRun] = {}
-        self.places = Places()
+        self.owners = RankOwners()
         self.steps: dict[str, JobSteps] = {}
-        self.curves = JobCurves(num_recent_steps)
+        self.time_series = JobTimeSeries(num_recent_steps)
         self.reach: dict[str, Reach] = {}
         self.idle_nodes: frozenset[str] = frozenset()
         self.launched: tuple[Launched, ...] = ()
@@ -94,17 +94,17 @@ class JobFold:
         self.nodes[node.node] = node
         before = {(seat.role, seat.label): seat for seat in node.seats}
         may_grow = node.take(facts, self.here_ns)
-        for role in self.places.take(node.node, node.seats, self.is_heard):
+        for role in self.owners.take(node.node, node.seats, self.is_connected):
             self._steps_of(role).begin_anew()
         if may_grow:
             self._grow(node)
         for place in before.keys() - {(seat.role, seat.label) for seat in node.seats}:
-            self._remove(self.places.process(node.node, before[place].id))
+            self._remove(self.owners.process(node.node, before[place].id))
 
     def _remove(self, process: ProcessId) -> None:
         """It ended long ago, and nobody has its place."""
         self.judge.ledger.remove_process(process, ())
-        self.curves.let_go(process)
+        self.time_series.let_go(process)
         if process.role in self.steps:
             self.steps[process.role].remove(process.label)
 
@@ -115,7 +115,7 @@ class JobFold:
 
     def let_go(self, node: str) -> None:
         """It has nobody of this job any more."""
-        self.places.take(node, (), self.is_heard)
+        self.owners.take(node, (), self.is_connected)
         del self.nodes[node]
 
     @property
@@ -124,7 +124,7 @@ class JobFold:
 
     @property
     def now_ns(self) -> int:
-        return min((node.as_of_ns for node in self.heard), default=self.here_ns)
+        return min((node.as_of_ns for node in self.connected), default=self.here_ns)
 
     @property
     def late_seconds(self) -> float:
@@ -134,29 +134,29 @@ class JobFold:
     @property
     def quiet_seconds(self) -> float:
         """How long nothing has moved on any node that is connected."""
-        return min((node.facts.quiet_seconds for node in self.heard), default=0.0)
+        return min((node.facts.quiet_seconds for node in self.connected), default=0.0)
 
     @property
-    def heard(self) -> list[NodeRun]:
-        return [node for node in self.nodes.values() if self.is_heard(node.node)]
+    def connected(self) -> list[NodeRun]:
+        return [node for node in self.nodes.values() if self.is_connected(node.node)]
 
-    def is_heard(self, node: str) -> bool:
+    def is_connected(self, node: str) -> bool:
         known = self.nodes.get(node)
         is_silent = known is None or known.silent_seconds(self.here_ns) >= SILENT_SECONDS
         return known is not None and not is_silent and not known.has_left
 
-    def seats(self, *, of_heard: bool = True) -> Iterator[tuple[NodeRun, Seat]]:
+    def seats(self, *, of_connected: bool = True) -> Iterator[tuple[NodeRun, Seat]]:
         """As they are called in the job; not what a dead process left that has a successor."""
-        for node in self.heard if of_heard else self.nodes.values():
+        for node in self.connected if of_connected else self.nodes.values():
             for seat in node.seats:
-                label = self.places.label(node.node, seat.role, seat.label)
+                label = self.owners.label(node.node, seat.role, seat.label)
                 if label == seat.label:
                     yield node, seat
                 elif seat.is_living:
                     yield node, replace(seat, label=label)
 
     def ranks(self) -> dict[str, list[RankFacts] | None]:
-        """Role -> its ranks on nodes that are heard, as of ``now_ns``, in order.
+        """Role -> its ranks on nodes that are connected, as of ``now_ns``, in order.
 
         Those of a node that has said goodbye too, where they had ended. Empty for a role in which
         all of them get on, as of when each was told of. None for one of which a node cannot read
@@ -172,7 +172,7 @@ class JobFold:
                 if role == LOG_ROLE:
                     continue
                 known = found.setdefault(role, [])
-                called = self.places.label(node.node, role, label)
+                called = self.owners.label(node.node, role, label)
                 if role in standing and (called == label or rank.is_living):
                     here = node.here((role, label), shift)
                     known.append(self._as_of(here, now_ns, called, name))
@@ -187,11 +187,11 @@ class JobFold:
         ]
 
     def _is_known(self, node: NodeRun) -> bool:
-        return node.has_left or self.is_heard(node.node)
+        return node.has_left or self.is_connected(node.node)
 
     def counts_steps(self) -> tuple[set[str], set[str]]:
         """Roles of which a rank is in a step, and of which one is in a process group."""
-        known = [item for node in self.heard for item in node.ranks.items()]
+        known = [item for node in self.connected for item in node.ranks.items()]
         return (
             {role for (role, _), rank in known if rank.step is not None},
             {role for (role, _), rank in known if rank.has_groups},
@@ -200,19 +200,19 @@ class JobFold:
     def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
         """(role, rank) -> how long each of these stages lasts: the median of its newest."""
         return {
-            (role, self.places.label(node.node, role, label)): {
+            (role, self.owners.label(node.node, role, label)): {
                 name: median(rank.stage_durations[name][-_NEWEST_STAGES:]) / 1e9
                 for name in names
                 if rank.stage_durations.get(name)
             }
-            for node in self.heard
+            for node in self.connected
             for (role, label), rank in node.ranks.items()
             if not rank.stage_durations.keys().isdisjoint(names)
         }
 
     def role_steps(self, role: str) -> RoleSteps:
-        """What is closed by now; of a role that somebody heard has."""
-        told = [t for node in self.heard for t in node.facts.steps if t.role == role]
+        """What is closed by now; of a role that a connected node has."""
+        told = [t for node in self.connected for t in node.facts.steps if t.role == role]
         known = [t.coverage_ratio for t in told if t.coverage_ratio is not None]
         steps = self.steps.get(role)
         return RoleSteps(
@@ -227,14 +227,14 @@ class JobFold:
 
     def evidence(self) -> Evidence:
         """What judges are given now."""
-        roles = {role for node in self.heard for role, _ in node.ranks if role != LOG_ROLE}
+        roles = {role for node in self.connected for role, _ in node.ranks if role != LOG_ROLE}
         roles |= {*self._unread_roles()}
         seats = [seat for _, seat in self.seats() if seat.is_judged]
         living = {seat.role for _, seat in self.seats() if seat.is_living}
         stepping, grouped = self.counts_steps()
         return Evidence(
             now_seconds=self.here_seconds,
-            step_clock_seconds=max(map(self._clock_of_steps, self.heard), default=0.0),
+            step_clock_seconds=max(map(self._clock_of_steps, self.connected), default=0.0),
             seats=seats,
             steps={role: partial(self.role_steps, role) for role in sorted(roles)},
             spans={
@@ -255,12 +255,12 @@ class JobFold:
         return facts.now_seconds + shift.seconds + (self.here_ns - node.as_of_ns) / 1e9
 
     def layout(self, role: str) -> Layout:
-        """As all nodes that are heard tell it; put together anew where one tells another."""
-        told = [(node.node, node.layouts[role]) for node in self.heard if role in node.layouts]
-        key = self.places.num_changes, told
+        """As all nodes that are connected tell it; put together anew where one tells another."""
+        told = [(node.node, node.layouts[role]) for node in self.connected if role in node.layouts]
+        key = self.owners.num_changes, told
         if role not in self._layouts or self._layouts[role][0] != key:
             whole = merged(
-                (node, layout, partial(self.places.label, node, role)) for node, layout in told
+                (node, layout, partial(self.owners.label, node, role)) for node, layout in told
             )
             self._layouts[role] = key, whole
         return self._layouts[role][1]
@@ -285,7 +285,7 @@ class JobFold:
         living: _Reached = {}
         ended: _Reached = {}
         for node, seat in self.seats():
-            rank = node.ranks.get((seat.role, self.places.own_label(node.node, seat.label)))
+            rank = node.ranks.get((seat.role, self.owners.own_label(node.node, seat.label)))
             found = living if seat.is_living else ended
             found.setdefault(seat.role, {})[seat.label] = None if rank is None else rank.step
         return living, ended
@@ -295,30 +295,32 @@ class JobFold:
         told = {}
         for node, seat in self.seats():
             if seat.is_living:
-                own = self.places.own_label(node.node, seat.label)
+                own = self.owners.own_label(node.node, seat.label)
                 rank = node.ranks.get((seat.role, own))
                 told[seat.id] = None if rank is None else rank.told_step
         return told
 
     def memory(self) -> tuple[MemoryFacts, ...]:
         return tuple(
-            replace(facts, process=self.places.process(node.node, facts.process))
-            for node in self.heard
+            replace(facts, process=self.owners.process(node.node, facts.process))
+            for node in self.connected
             for facts in node.memory_facts().values()
         )
 
     def reported(self) -> list[Reported]:
-        """By devices of the nodes that are heard."""
+        """By devices of the nodes that are connected."""
         return [
-            self.shift(node).reported(event) for node in self.heard for event in node.facts.reported
+            self.shift(node).reported(event)
+            for node in self.connected
+            for event in node.facts.reported
         ]
 
     def updates(self) -> list[UpdateCounts]:
         return [
             self.shift(node)
             .updates(told)
-            ._replace(process=self.places.process(node.node, told.process))
-            for node in self.heard
+            ._replace(process=self.owners.process(node.node, told.process))
+            for node in self.connected
             for told in node.facts.updates
         ]
 
@@ -332,7 +334,7 @@ class JobFold:
         node, facts, shift = known.node, known.facts, self.shift(known)
         for told in facts.steps:
             steps = self._steps_of(told.role)
-            label = partial(self.places.label, node, told.role)
+            label = partial(self.owners.label, node, told.role)
             for step in told.steps:
                 steps.add(node, step, shift, label)
         guard = self.judge.faults.guard
@@ -346,11 +348,11 @@ class JobFold:
             for scalars, _ in here:
                 self.judge.health.add(scalars)
         with guard("judgement", self.run, "scalars"):
-            self.curves.add(here)
+            self.time_series.add(here)
         with guard("judgement", self.run, "reported batches"):
             for news in facts.batches:
                 if self._is_fresh(node, news) or not facts.is_full:
-                    process = self.places.process(node, news.process)
+                    process = self.owners.process(node, news.process)
                     self.judge.ledger.add(replace(news, process=process))
 
     def _fresh_scalars(self, node: str, told: ToldScalars, *, is_full: bool) -> ToldScalars:
@@ -359,7 +361,7 @@ class JobFold:
         before_ns = self._newest_ns.get(key, -1) if is_full else -1
         fresh = tuple(scalar for scalar in told.scalars if scalar.time_ns > before_ns)
         self._newest_ns[key] = max((scalar.time_ns for scalar in fresh), default=before_ns)
-        process = self.places.process(node, told.process)
+        process = self.owners.process(node, told.process)
         return replace(told, process=process, scalars=fresh)
 
     def _is_fresh(self, node: str, news: LedgerNews) -> bool:
@@ -374,7 +376,7 @@ class JobFold:
 
     def _progress(self) -> list[Progress]:
         return [
-            told._replace(process=self.places.process(node.node, told.process))
+            told._replace(process=self.owners.process(node.node, told.process))
             for node in self.nodes.values()
             for told in node.facts.progress
         ]

@@ -149,7 +149,7 @@ class JobFolds:
         """Of the numbers that nodes tell, all for none. KeyError on an unknown run."""
         with self._lock:
             fold = self._job(run).fold
-            return fold.curves.histories(fold.framework, keys)
+            return fold.time_series.histories(fold.framework, keys)
 
     def seated(self, run: str) -> tuple[Seated, ...]:
         """Who is where, for who asks a node about a rank. KeyError on an unknown run."""
@@ -160,10 +160,10 @@ class JobFolds:
                     (seat.role, seat.label),
                     node.node,
                     fold.name,
-                    fold.places.own_label(node.node, seat.label),
+                    fold.owners.own_label(node.node, seat.label),
                     fold.shift(node).seconds,
                 )
-                for node, seat in fold.seats(of_heard=False)
+                for node, seat in fold.seats(of_connected=False)
                 if seat.role != LOG_ROLE
             )
 
@@ -235,7 +235,7 @@ class JobFolds:
             job.fold.launched = ()
         for run in {each.launch.run for each in fresh}:
             same = [job for job in self._jobs if job.fold.name == run]
-            if any(job.fold.heard for job in same):
+            if any(job.fold.connected for job in same):
                 continue  # its ranks tell
             if not same and len(self._jobs) >= MAX_JOBS:
                 continue
@@ -285,14 +285,14 @@ class JobFolds:
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
         for job in self._jobs:
             for node, known in list(job.fold.nodes.items()):
-                if known.heard_ns < old_ns <= self.nodes.received_ns(node):
+                if known.received_ns < old_ns <= self.nodes.received_ns(node):
                     job.fold.let_go(node)
         forgotten_ns = here_ns - int(_FORGET_SECONDS * 1e9)
         self._jobs = [
             job
             for job in self._jobs
             if job.fold.launched
-            or any(known.heard_ns >= forgotten_ns for known in job.fold.nodes.values())
+            or any(known.received_ns >= forgotten_ns for known in job.fold.nodes.values())
         ]
         self.nodes.remove_older(idle_ns=old_ns, received_ns=forgotten_ns)
         jobs = set(map(id, self._jobs))

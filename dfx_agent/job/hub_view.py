@@ -59,8 +59,8 @@ class HubView:
     def _lost(self) -> Iterable[Verdict]:
         """Nodes that are lost with ranks; not if no node is connected: then the hub is cut off."""
         fold = self._fold
-        peers = blocked_peers(fold) if fold.heard else Peers()
-        for presence in self._presences if fold.heard else ():
+        peers = blocked_peers(fold) if fold.connected else Peers()
+        for presence in self._presences if fold.connected else ():
             if is_lost(presence, peers):
                 labels_by_role = lost_labels(fold, presence.node)
                 for role, labels in labels_by_role.items():
@@ -69,7 +69,7 @@ class HubView:
     def _reasons(self) -> dict[str, str]:
         """Role -> why not all of its ranks can be judged. Who is silent had joined."""
         fold, found = self._fold, {}
-        everybody = [s for _, s in fold.seats(of_heard=False) if s.role != LOG_ROLE]
+        everybody = [s for _, s in fold.seats(of_connected=False) if s.role != LOG_ROLE]
         roles = {seat.role for seat in everybody}
         for role in roles:
             silent = [
@@ -77,9 +77,9 @@ class HubView:
             ]
             claimed = (
                 f"{labels_text([label])} is claimed by "
-                f"{' and '.join(sorted({fold.places.owner(of, label), *heard}))}"
-                for (of, label), nodes in fold.places.clashes.items()
-                if of == role and (heard := set(filter(fold.is_heard, nodes)))
+                f"{' and '.join(sorted({fold.owners.owner(of, label), *heard}))}"
+                for (of, label), nodes in fold.owners.clashes.items()
+                if of == role and (heard := set(filter(fold.is_connected, nodes)))
             )
             texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
             if any(texts):
@@ -92,7 +92,7 @@ class HubView:
         if len(fold.nodes) < 2 or not verdict.ranks:
             return verdict
         ranks = labels_text(verdict.ranks)
-        nodes = {label: fold.places.owner(verdict.role, label) for label in verdict.ranks}
+        nodes = {label: fold.owners.owner(verdict.role, label) for label in verdict.ranks}
         named = places_text(nodes)
         for begin, text in ((ranks, named), (capitalized(ranks), capitalized(named))):
             if verdict.summary.startswith(f"{begin} ") and not verdict.summary.startswith(text):
@@ -101,7 +101,7 @@ class HubView:
 
     def _where_it_fails(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
         """While a node cannot read or judge something, nothing of it is clear."""
-        failing = [node for node in self._fold.heard if node.facts.failing]
+        failing = [node for node in self._fold.connected if node.facts.failing]
         for verdict in verdicts:
             reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
             yield unclear(verdict, reason) if reason else verdict

@@ -81,7 +81,7 @@ class Job:
 
 
 def _everybody(fold: JobFold) -> list[Seat]:
-    return [seat for _, seat in fold.seats(of_heard=False)]
+    return [seat for _, seat in fold.seats(of_connected=False)]
 
 
 def _step_times(row: RunRow, steps: Iterable[StepRow]) -> StepTimes:

@@ -33,7 +33,7 @@ class Peers:
 
 def is_lost(presence: Presence, peers: Peers) -> bool:
     """Whether ranks of the job are lost with this node, as far as the hub can tell."""
-    if presence.is_heard or presence.has_left or not presence.labels:
+    if presence.is_connected or presence.has_left or not presence.labels:
         return False
     if presence.reach != "no answer":
         return False

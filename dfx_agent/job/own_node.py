@@ -23,7 +23,7 @@ class OwnNode(NodeRun):
         self._read_memory = read_memory
 
     def take(self, facts: RunFacts, received_ns: int) -> bool:
-        self.facts, self.heard_ns, self.is_behind = facts, received_ns, False
+        self.facts, self.received_ns, self.is_behind = facts, received_ns, False
         self._seats = {seat.id: seat for seat in facts.seats}
         self.ranks = {
             (role, rank.label): rank for role, ranks in facts.ranks.items() for rank in ranks

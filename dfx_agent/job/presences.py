@@ -19,7 +19,7 @@ def presences(fold: JobFold) -> list[Presence]:
     """Each node of the job, and what is known of it while it does not report."""
     elsewhere: dict[str, int] = {}
     moved_ns = met_ns = 0
-    for node in fold.heard:
+    for node in fold.connected:
         shift_ns = fold.shift(node).ns
         for rank in node.ranks.values():
             moved_ns = max(moved_ns, shift_ns + rank.moved_ns)
@@ -41,7 +41,7 @@ def _presence(
         tuple(_own_labels(fold, node)),
         has_left=node.has_left,
         takes_part=has_met and fold.here_ns - moved_ns < _MOVING_NS,
-        has_progressed=bool(has_met) and met_ns - node.heard_ns > _REPORTED_NS,
+        has_progressed=bool(has_met) and met_ns - node.received_ns > _REPORTED_NS,
         reach=fold.reach.get(node.node),
     )
 
@@ -49,7 +49,7 @@ def _presence(
 def silent_roles(fold: JobFold, node: str) -> set[str]:
     """Roles of the living processes of a node that does not report."""
     known = fold.nodes[node]
-    if fold.is_heard(node):
+    if fold.is_connected(node):
         return set()
     own = set(_own_labels(fold, known))
     return {seat.role for seat in known.seats if seat.label in own}
@@ -72,12 +72,12 @@ def lost_labels(fold: JobFold, node: str) -> dict[str, tuple[str, ...]]:
 def blocked_peers(fold: JobFold) -> Peers:
     """Ranks of connected nodes that wait in a collective, and for how long the first has."""
     waiting: dict[str, int] = {}
-    for node in fold.heard:
+    for node in fold.connected:
         shift_ns = fold.shift(node).ns
         for (role, label), rank in node.ranks.items():
             if rank.is_living and rank.arrivals:
                 begin_ns = min(arrival.begin_ns for arrival in rank.arrivals) + shift_ns
-                waiting[fold.places.label(node.node, role, label)] = begin_ns
+                waiting[fold.owners.label(node.node, role, label)] = begin_ns
     since_ns = min(waiting.values(), default=fold.here_ns)
     return Peers(tuple(waiting), (fold.here_ns - since_ns) / 1e9)
 
@@ -85,6 +85,6 @@ def blocked_peers(fold: JobFold) -> Peers:
 def _own_labels(fold: JobFold, node: NodeRun) -> Iterator[str]:
     """Of its living processes, whose places nobody else has by now."""
     for seat in node.seats:
-        is_own = fold.places.owner(seat.role, seat.label) == node.node
+        is_own = fold.owners.owner(seat.role, seat.label) == node.node
         if seat.is_living and is_own and seat.role != LOG_ROLE:
             yield seat.label

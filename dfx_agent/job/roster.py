@@ -38,12 +38,12 @@ class Presence:
     reach: Reach | None = None
 
     @property
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         return not self.has_left and self.silent_seconds < SILENT_SECONDS
 
     def __str__(self) -> str:
         """In one sentence; "" of one that is heard, or has nobody."""
-        if self.is_heard or not self.labels:
+        if self.is_connected or not self.labels:
             return ""
         whose, duration = labels_text(self.labels), seconds_text(self.silent_seconds)
         is_one = len(self.labels) == 1

@@ -14,7 +14,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.rank_places import Places, RankPlaces
+from dfx_agent.job.rank_positions import Positions, RankPositions
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
 from dfx_agent.snapshot import (
@@ -40,12 +40,12 @@ class JobRows:
     def __init__(self, fold: JobFold) -> None:
         self._fold = fold
         self._memory: dict[str, MemoryRows] = {}  # by node
-        self._places: dict[str, RankPlaces] = {}  # by role
+        self._places: dict[str, RankPositions] = {}  # by role
 
     def run(self, verdicts: tuple[Verdict, ...], ranks: tuple[RankRow, ...]) -> RunRow:
         """``verdicts`` and what they are about, as of now."""
         fold = self._fold
-        seats = list(fold.seats(of_heard=False))
+        seats = list(fold.seats(of_connected=False))
         begins = [seat.created_ns / 1e9 + fold.shift(node).seconds for node, seat in seats]
         begins += [each.since_seconds for each in fold.launched]
         begins += filter(None, (_first_begin(fold, node) for node in fold.nodes.values()))
@@ -58,8 +58,8 @@ class JobRows:
             begin_seconds=min(begins, default=0.0),
             ranks=ranks,
             steps=self.newest_steps(_NUM_STEPS),
-            scalars=fold.curves.rows(fold.framework),
-            num_stale_scalars=fold.curves.num_stale,
+            scalars=fold.time_series.rows(fold.framework),
+            num_stale_scalars=fold.time_series.num_stale,
             verdicts=verdicts,
             dropped_ranks=_dropped(fold.nodes.values()),
         )
@@ -81,8 +81,8 @@ class JobRows:
             for node in fold.nodes.values()
         }
         places = self.places()
-        for node, seat in fold.seats(of_heard=False):
-            own = fold.places.own_label(node.node, seat.label)
+        for node, seat in fold.seats(of_connected=False):
+            own = fold.owners.own_label(node.node, seat.label)
             told = _Told(
                 node.ranks.get((seat.role, own)),
                 newest.get((seat.role, seat.label)),
@@ -91,16 +91,16 @@ class JobRows:
             )
             yield _rank_row(fold, node, seat, told)
 
-    def places(self) -> dict[str, Places]:
-        """Role -> where its ranks stand in the layout; of a node that is not heard none."""
+    def places(self) -> dict[str, Positions]:
+        """Role -> where its ranks stand in the layout; of a node that is not connected none."""
         fold, labels = self._fold, dict[str, list[str]]()
         for _, seat in fold.seats():
             labels.setdefault(seat.role, []).append(seat.label)
-        heard = fold.heard
-        found: dict[str, Places] = {}
+        heard = fold.connected
+        found: dict[str, Positions] = {}
         for role, names in labels.items():
             told = [node.layouts.get(role, NOT_TOLD) for node in heard]
-            known = self._places.setdefault(role, RankPlaces())
+            known = self._places.setdefault(role, RankPositions())
             found[role] = known.of(told, names, partial(fold.layout, role))
         return found
 
@@ -115,10 +115,10 @@ class _Told(NamedTuple):
 
 
 def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
-    """Of a node that is not heard: as it was told last, in a state that nobody knows."""
+    """Of a node that is not connected: as it was told last, in a state that nobody knows."""
     known, memory = told.now, told.memory
     apart_seconds = fold.shift(node).seconds
-    is_unknown = seat.is_living and not fold.is_heard(node.node)
+    is_unknown = seat.is_living and not fold.is_connected(node.node)
     return RankRow(
         role=seat.role,
         rank=seat.label,

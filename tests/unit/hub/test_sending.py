@@ -18,7 +18,7 @@ from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.node_facts import NodeRun
-from dfx_agent.hub.sending import Teller, Told, _joined, _with_batches, _with_scalars, newer
+from dfx_agent.hub.sending import Told, UnsentFacts, _joined, _with_batches, _with_scalars, newer
 
 DURATIONS = st.lists(st.integers(0, 3), max_size=20)
 
@@ -107,32 +107,32 @@ def test_an_agent_without_a_run_says_that_it_is_there(dfx_dir):
 
 def test_durations_are_told_again_where_they_change_a_limit():
     """A limit is some times the median and the longest: what is like those is not news."""
-    teller, known = Teller(), [1_000_000_000] * 20
-    assert told_by(teller, known) == {"backward": (1_000_000_000,) * 20}
+    unsent, known = UnsentFacts(), [1_000_000_000] * 20
+    assert told_by(unsent, known) == {"backward": (1_000_000_000,) * 20}
     known.append(1_020_000_000)
-    assert told_by(teller, known) == {}
+    assert told_by(unsent, known) == {}
     known.append(3_000_000_000)
-    assert told_by(teller, known) == {"backward": (1_020_000_000, 3_000_000_000)}
+    assert told_by(unsent, known) == {"backward": (1_020_000_000, 3_000_000_000)}
 
 
-def told_by(teller: Teller, known: list[int]) -> dict[str, tuple[int, ...]]:
+def told_by(unsent: UnsentFacts, known: list[int]) -> dict[str, tuple[int, ...]]:
     rank = RankFacts(label="0", begin_ns=7, stage_durations={"backward": tuple(known)})
-    (told,) = teller.ranks("trainer", [rank], is_full=False)
+    (told,) = unsent.ranks("trainer", [rank], is_full=False)
     return dict(told.stage_durations)
 
 
 def test_a_step_that_closed_and_who_is_there_is_news():
-    teller, seat = Teller(), Seat(role="trainer", label="0")
-    assert teller.has_news([seat])
-    teller.seats([seat], is_full=False)
-    assert not teller.has_news([seat])
-    assert teller.has_news([replace(seat, state="dead")])
+    unsent, seat = UnsentFacts(), Seat(role="trainer", label="0")
+    assert unsent.has_news([seat])
+    unsent.seats([seat], is_full=False)
+    assert not unsent.has_news([seat])
+    assert unsent.has_news([replace(seat, state="dead")])
     ranks = {"0": RankStep(1.0, 0.0, {}, None)}
     steps = RoleSteps("trainer", (Step(3, 0.0, 0, ranks),), None, 1, 1)
-    teller.add(RunFacts(run="r", node="", now_seconds=0.0, steps=(steps,)))
-    assert teller.has_news([seat])
-    teller.role(steps, is_full=False)
-    assert not teller.has_news([seat])
+    unsent.add(RunFacts(run="r", node="", now_seconds=0.0, steps=(steps,)))
+    assert unsent.has_news([seat])
+    unsent.role(steps, is_full=False)
+    assert not unsent.has_news([seat])
 
 
 def test_who_stands_is_news(dfx_dir):

@@ -16,8 +16,8 @@ from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub import reporting_nodes
 from dfx_agent.job import folds as module
-from dfx_agent.job.curves import JobCurves
 from dfx_agent.job.folds import JobFolds
+from dfx_agent.job.time_series import JobTimeSeries
 
 HOUR_NS = 3600 * 10**9
 FACTS = RunFacts(run="r", node="node-a", now_seconds=1.0, agent="a", number=1)
@@ -103,7 +103,7 @@ def of_role(part, role):
 
 def test_names_of_numbers_beyond_the_bound_are_counted(monkeypatch):
     monkeypatch.setattr(time_series, "MAX_KEYS", 2)
-    curves = JobCurves(8)
+    curves = JobTimeSeries(8)
     numbers = tuple(ScalarRecord(f"loss/{number}", 1.0, 1, 1) for number in range(5))
     curves.add([(ToldScalars(ProcessId("trainer", "0", 1), "verl", numbers, 0), 0)])
     assert [row.key for row in curves.rows("verl")] == ["loss/0", "loss/1"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.local_run import LocalRun
-from dfx_agent.agent.run_facts import RunTeller
+from dfx_agent.agent.run_facts import RunReporter
 from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.hub.clocks import NodeClock
@@ -233,7 +233,7 @@ class Scene:
         self.folder = folder
         self.agent = Agent(Config(str(folder)), reap=False)
         self.watch = Watch()
-        self.teller, self.hub = RunTeller("here"), JobFold("r")
+        self.reporter, self.hub = RunReporter("here"), JobFold("r")
         self.hub_judge = JobJudge("r", Faults())
         self.ranks: list[Rank] = []
 
@@ -278,7 +278,7 @@ class Scene:
     def _judged_by_hub(self, now_ns: int) -> tuple[Verdict, ...]:
         """What the judge finds in the facts as a hub of this one node receives them."""
         fold = self.watch.watched(self.agent._runs["r"])
-        document = loaded(dumped(self.teller.facts(fold)))
+        document = loaded(dumped(self.reporter.facts(fold)))
         now_seconds = time.time() + (now_ns - time.monotonic_ns()) / SECOND
         self.hub.take("here", document, NodeClock(), now_ns, now_seconds)
         ranks, quiet_seconds = self.hub.ranks(), document.quiet_seconds

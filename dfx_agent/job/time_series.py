@@ -10,7 +10,7 @@ from dfx_agent.facts.seat import ProcessId
 from dfx_agent.snapshot import ScalarHistory, ScalarRow
 
 
-class JobCurves:
+class JobTimeSeries:
     """``add`` what nodes report; rows are made again when a value has come."""
 
     def __init__(self, num_recent_steps: int) -> None:

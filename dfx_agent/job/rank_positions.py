@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dfx_agent.facts.layout import Layout
 from dfx_agent.judge.straggler.comparable_ranks import coordinates_of
 
-Places = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along it
+Positions = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along it
 
 
-class RankPlaces:
+class RankPositions:
     """Of one role."""
 
     def __init__(self) -> None:
         self._told: list[object] = []
         self._labels: list[str] = []
-        self._places: Places = {}
+        self._places: Positions = {}
 
     def of(
         self, told: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
-    ) -> Places:
+    ) -> Positions:
         """``told``: what ``layout`` is made of; the very same objects mean the same layout."""
         if not self._is_of(told) or self._labels != list(labels):
             self._told, self._labels = list(told), list(labels)
