@@ -1,7 +1,7 @@
 """Cases of the alerts on asynchronous pipelines."""
 
 from alert_rules.cases.case import Cases, Sample, Series, at
-from dfx_agent.catalogue import bottleneck, event_loop
+from dfx_agent.catalogue import bottleneck, event_loop, orchestrator
 
 ENGINE, SYNC = "rollout replica 1", "weight transfer to rollout replica 1"
 
@@ -51,6 +51,13 @@ CASES = {
             late(9, "driver", "max"),
             late(9, "orchestrator", by_code=0.49),
             late(9, "orchestrator", other="trainer"),
+        ),
+    ),
+    ("DfxEventLoopToldLate", "warning"): Cases(
+        fires=((at(orchestrator.EVENT_LOOP_LAG, 5.2, stat="max"),),),
+        silent=(
+            (at(orchestrator.EVENT_LOOP_LAG, 4.8, stat="max"),),
+            (at(orchestrator.EVENT_LOOP_LAG, 12, stat="min"),),
         ),
     ),
     ("DfxLearnerStarved", "warning"): Cases(

@@ -26,4 +26,15 @@ CASES = {
         silent=(truncation(0.29, 0.21), truncation(0.31, 0.19)),
     ),
     ("DfxRolloutAborted", "warning"): Cases(fires=(aborted(0.105),), silent=(aborted(0.095),)),
+    ("DfxTruncationRises", "info"): Cases(
+        fires=((at(signals.DRIFT_DIFFERENCE, 0.21, signal="truncation"),),),
+        silent=(
+            (at(signals.DRIFT_DIFFERENCE, 0.19, signal="truncation"),),
+            (at(signals.DRIFT_DIFFERENCE, 0.5, signal="reward"),),
+        ),
+    ),
+    ("DfxRolloutAbortsRise", "info"): Cases(
+        fires=((at(signals.ABORTED_RISE, 0.052),),),
+        silent=((at(signals.ABORTED_RISE, 0.048),), aborted(0.5)),
+    ),
 }

@@ -3,11 +3,12 @@
 from dfx_agent.catalogue.spec import native
 
 # fmt: off
+EVENT_LOOP_LAG = native(
+    "dfx_event_loop_lag_seconds", "seconds", ("stat",),
+    "How late the orchestrator's event loop wakes.",
+)
 METRICS = (
-    native(
-        "dfx_event_loop_lag_seconds", "seconds", ("stat",),
-        "How late the orchestrator's event loop wakes.",
-    ),
+    EVENT_LOOP_LAG,
     native(
         "dfx_event_loop_lag_samples", "", (),
         "Samples behind dfx_event_loop_lag_seconds.",

@@ -85,6 +85,10 @@ ABORTED_RECENT_MEDIAN = Metric(
     "Share of a step's samples that were given up, median of the newest 8 steps that told one.",
     "derived",
 )  # fmt: skip
+ABORTED_RISE = Metric(
+    "dfx_aborted_rise_ratio", "gauge", "ratio", PER_NODE,
+    "dfx_aborted_recent_median less that of the first 8 steps that told one.", "derived",
+)  # fmt: skip
 SIGNAL_LATCHED = Metric(
     "dfx_signal_latched", "gauge", "", PER_NODE,
     "1 while a critical compound is active and the baselines are frozen.", "derived",
@@ -125,6 +129,7 @@ METRICS = (
     IDENTICAL_SCORE_STEPS,
     SCORE_SIGNAL_SEEN,
     ABORTED_RECENT_MEDIAN,
+    ABORTED_RISE,
     SIGNAL_LATCHED,
     LATE_SIGNALS,
     DETECTOR,

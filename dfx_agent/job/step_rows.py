@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
 # whose tokens count: the newest against those before
 _NUM_STEPS, _NUM_NEWEST, _FEWEST_STEPS = 34, 2, 10
+_NUM_BALANCED = 8
 
 
 def step_row(
@@ -93,11 +94,40 @@ def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
     ``rows`` of every role, oldest first: the newest 34 count. Steps that a rank did not finish are
     left out; a role without 10 steps that had tokens is left out too.
     """
+    tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in _by_role(rows).items()}
+    return {role: _ratio(counts) for role, counts in tokens.items() if len(counts) >= _FEWEST_STEPS}
+
+
+def newest_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
+    """Role -> the newest step's tokens / median of the 32 before the newest two, as above."""
+    tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in _by_role(rows).items()}
+    return {
+        role: counts[-1] / median(counts[:-_NUM_NEWEST])
+        for role, counts in tokens.items()
+        if len(counts) >= _FEWEST_STEPS
+    }
+
+
+def token_imbalances(rows: Iterable[StepRow]) -> dict[str, float]:
+    """Role -> tokens of the rank that has most / mean of its ranks, median of the newest 8 steps.
+
+    Steps that a rank did not finish, or without tokens on two ranks, are left out.
+    """
+    found: dict[str, float] = {}
+    for role, of_role in _by_role(rows).items():
+        complete = (row for row in of_role if not row.missing_ranks)
+        ranks = ([sum(cell.tokens.values()) for cell in row.cells] for row in complete)
+        ratios = [max(n) / fmean(n) for n in ranks if sum(map(bool, n)) > 1][-_NUM_BALANCED:]
+        if len(ratios) == _NUM_BALANCED:
+            found[role] = median(ratios)
+    return found
+
+
+def _by_role(rows: Iterable[StepRow]) -> dict[str, list[StepRow]]:
     by_role: dict[str, list[StepRow]] = {}
     for row in rows:
         by_role.setdefault(row.role, []).append(row)
-    tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in by_role.items()}
-    return {role: _ratio(counts) for role, counts in tokens.items() if len(counts) >= _FEWEST_STEPS}
+    return by_role
 
 
 def _tokens(rows: Iterable[StepRow]) -> list[float]:

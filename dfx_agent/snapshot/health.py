@@ -138,6 +138,8 @@ class SignalState:
     """Consecutive steps in which all scores were equal; None if scores are not reported."""
     had_score_signal: bool
     aborted_recent_median: float | None = None
+    aborted_rise: float | None = None
+    """``aborted_recent_median`` less the median of the first 8 steps."""
     """Share of aborted samples, median of the latest 8 steps."""
     collapses: tuple[CollapseRow, ...] = ()
     onset: OnsetRange | None = None

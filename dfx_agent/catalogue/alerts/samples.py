@@ -79,6 +79,7 @@ class LatestSamples:
             state.num_identical_score_steps,
             state.had_score_signal,
             state.aborted_recent_median,
+            state.aborted_rise,
             state.is_latched,
         )
         if newest != self._newest:
@@ -136,6 +137,8 @@ def _run_samples(state: SignalState) -> Iterator[Sample]:
         yield signals.SCORE_SIGNAL_SEEN, {}, float(state.had_score_signal)
     if state.aborted_recent_median is not None:
         yield signals.ABORTED_RECENT_MEDIAN, {}, state.aborted_recent_median
+    if state.aborted_rise is not None:
+        yield signals.ABORTED_RISE, {}, state.aborted_rise
     yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
 
 

@@ -23,20 +23,32 @@ class AbortedShare:
     """
 
     def __init__(self) -> None:
+        self._start: list[float] = []
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
     def observe(self, values: Mapping[str, float]) -> None:
         share = values.get(ABORTED, math.nan)
         if math.isfinite(share):
             self._recent.append(share)
+            if len(self._start) < NUM_STEPS:
+                self._start.append(share)
 
     @property
     def recent_median(self) -> float | None:
         """Lower median of the last 8 reported shares; None before 8 steps have reported one."""
         return median_low(self._recent) if len(self._recent) == NUM_STEPS else None
 
+    @property
+    def rise(self) -> float | None:
+        """``recent_median`` less that of the first 8 reported shares."""
+        recent = self.recent_median
+        return None if recent is None else recent - median_low(self._start)
+
     def save(self) -> tuple[float, ...]:
-        return tuple(self._recent)
+        """The first 8 shares, then the last 8; all of them while they are the same."""
+        is_same = len(self._start) < NUM_STEPS
+        return tuple(self._recent) if is_same else (*self._start, *self._recent)
 
     def resume(self, saved: Iterable[float]) -> None:
-        self._recent = deque(saved, NUM_STEPS)
+        shares = list(saved)
+        self._start, self._recent = shares[:NUM_STEPS], deque(shares, NUM_STEPS)

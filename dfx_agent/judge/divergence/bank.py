@@ -488,6 +488,7 @@ class SignalBank:
             num_identical_score_steps=self._spread.num_identical,
             had_score_signal=self._spread.had_signal,
             aborted_recent_median=self._aborted.recent_median,
+            aborted_rise=self._aborted.rise,
             collapses=collapses,
             onset=self._onset,
         )

@@ -130,6 +130,7 @@ def test_samples_have_exactly_the_labels_of_the_catalogue_without_run_and_node()
     state = a_state(
         50, *FAMILIES, num_identical_score_steps=1, num_nonfinite_steps={"grad": 1},
         aborted_recent_median=0.0,
+        aborted_rise=0.0,
         signals=(a_signal("entropy", recent_median=1.0, drift_ratio=1.0, drift_difference=1.0),),
     )  # fmt: skip
     samples = samples_of(state)
@@ -196,7 +197,10 @@ def truncation(median: float, difference: float) -> tuple[SignalRow, ...]:
         ({"signals": (a_signal("ref_kl", drift_ratio=19.5),)}, None),
         ({"signals": (a_signal("policy_kl", drift_ratio=99.0),)}, None),
         ({"signals": truncation(0.31, 0.21)}, ("DfxRolloutDegraded", "warning")),
-        ({"signals": truncation(0.29, 0.21)}, None),
+        ({"signals": truncation(0.29, 0.21)}, ("DfxTruncationRises", "info")),
+        ({"signals": truncation(0.29, 0.19)}, None),
+        ({"aborted_rise": 0.06}, ("DfxRolloutAbortsRise", "info")),
+        ({"aborted_rise": 0.04}, None),
         ({"signals": truncation(0.90, 0.19)}, None),
         ({"num_identical_score_steps": 8}, ("DfxNoLearningSignal", "warning")),
         ({"num_identical_score_steps": 8, "had_score_signal": True},

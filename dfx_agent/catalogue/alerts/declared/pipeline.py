@@ -5,7 +5,7 @@ own habit, or a replica with the others, and knows what is only felt because of 
 these rules hold no sizes of their own; they wait until a cause has lasted.
 """
 
-from dfx_agent.catalogue import bottleneck, event_loop
+from dfx_agent.catalogue import bottleneck, event_loop, orchestrator
 from dfx_agent.catalogue.alerts.alert import Alert, Listing, Runbook
 from dfx_agent.catalogue.alerts.conditions import Compare, Every, series
 from dfx_agent.catalogue.alerts.thresholds import Threshold
@@ -13,6 +13,10 @@ from dfx_agent.catalogue.alerts.thresholds import Threshold
 _LAG_SECONDS = Threshold(
     "event_loop_lag_seconds", 0.5, "seconds",
     "an event loop that others wait for is late by this or more in 1 % of a minute",
+)  # fmt: skip
+_TOLD_LAG_SECONDS = Threshold(
+    "event_loop_told_lag_seconds", 5, "seconds",
+    "the framework itself logs that its event loop was so late at most",
 )  # fmt: skip
 _BY_CODE = Threshold(
     "event_loop_code_ratio", 0.5, "ratio",
@@ -64,6 +68,24 @@ EVENT_LOOP_LATE = Alert(
         "held for {value:.1f} s by {holder}",
         num_largest=3,
     ),
+    board=_BOARD,
+)
+_TOLD_LAG = series(orchestrator.EVENT_LOOP_LAG, stat="max")
+EVENT_LOOP_TOLD_LATE = Alert(
+    "DfxEventLoopToldLate",
+    "warning",
+    "progress",
+    Compare(_TOLD_LAG, ">=", _TOLD_LAG_SECONDS),
+    "The framework logs that its event loop was held up",
+    Runbook(
+        meaning="The orchestrator's own log has a lag of its event loop of several seconds. This "
+        "needs no guest in it: a log is enough. DfxEventLoopLate is measured by the guest.",
+        impact="Requests are sent late and answers are taken late: engines idle, clients time out.",
+        diagnosis="Attach to the orchestrator: `dfx-agent diagnose` then names the code that held "
+        "the loop.",
+        mitigation="Move the code to a thread or a process (`asyncio.to_thread`, an executor).",
+    ),
+    listing=Listing(_TOLD_LAG, "{value:.3g} s at most in the newest step"),
     board=_BOARD,
 )
 LEARNER_STARVED = Alert(
@@ -151,6 +173,7 @@ WEIGHT_SYNC_GROWN = Alert(
 
 ALERTS = (
     EVENT_LOOP_LATE,
+    EVENT_LOOP_TOLD_LATE,
     LEARNER_STARVED,
     ROLLOUT_STALE,
     ENGINE_DEGRADED,

@@ -17,6 +17,14 @@ _TOKEN_RATIO = Threshold(
     "token_runaway_ratio", 2, "",
     "two steps in a row have more than so many times the tokens of the median of the 32 before",
 )  # fmt: skip
+_SPIKE_RATIO = Threshold(
+    "token_spike_ratio", 3, "",
+    "the newest step has more than so many times the tokens of the median of the 32 before",
+)  # fmt: skip
+_IMBALANCE_RATIO = Threshold(
+    "token_imbalance_ratio", 1.5, "",
+    "one rank has more than so many times the mean rank's tokens in most of the newest 8 steps",
+)  # fmt: skip
 _MORE_TOKENS = "more tokens"
 _STALLED_SECONDS = 60
 # why a hang verdict lacks evidence: not that it sees a part of the job, nor that it cannot judge
@@ -156,8 +164,47 @@ TOKEN_RUNAWAY = Alert(
         "removed, dynamic batching without a limit)? Compare response length and step time.",
         mitigation="Set the token limit per batch, restore the filter, cut the longest prompts.",
     ),
+    inhibits=("DfxTokenSpike",),
     listing=Listing(
         series(performance.SUSTAINED_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
+    ),
+    board="dfx-ranks",
+)
+TOKEN_SPIKE = Alert(
+    "DfxTokenSpike",
+    "info",
+    "balance",
+    Compare(series(performance.NEWEST_TOKENS_RATIO), ">", _SPIKE_RATIO),
+    "One step has far more tokens than those before",
+    Runbook(
+        meaning="The newest step had far more tokens than the median of the 32 steps before. A "
+        "single step may be chance: DfxTokenRunaway says when it lasts.",
+        impact="The step takes longer, and its peak of memory is higher: it may be the one that "
+        "runs out of memory.",
+        diagnosis="Compare response length and samples of the step with those before.",
+        mitigation="If it comes back, set a token limit per batch.",
+    ),
+    listing=Listing(
+        series(performance.NEWEST_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
+    ),
+    board="dfx-ranks",
+)
+TOKEN_IMBALANCE = Alert(
+    "DfxTokenImbalance",
+    "info",
+    "balance",
+    Compare(series(performance.TOKEN_IMBALANCE), ">", _IMBALANCE_RATIO),
+    "One rank has far more tokens than the others",
+    Runbook(
+        meaning="In most of the newest 8 steps one rank had far more tokens than the mean rank. "
+        "Whether the others wait for it: DfxRankImbalance.",
+        impact="None while something else bounds the step; else every other rank waits.",
+        diagnosis="See tokens by rank: long prompts on one rank, or batches that are balanced by "
+        "samples instead of tokens.",
+        mitigation="Balance by tokens (verl: trainer.balance_batch), or shuffle between ranks.",
+    ),
+    listing=Listing(
+        series(performance.TOKEN_IMBALANCE), "{role}: {value:.3g} times the mean rank's tokens"
     ),
     board="dfx-ranks",
 )
@@ -169,4 +216,6 @@ ALERTS = (
     RANK_IMBALANCE,
     STRAGGLER,
     TOKEN_RUNAWAY,
+    TOKEN_SPIKE,
+    TOKEN_IMBALANCE,
 )

@@ -19,6 +19,9 @@ _ALL_TRUNCATED = Threshold(
 _ABORTED = Threshold(
     "aborted_ratio", 0.1, "ratio", "the median step gives up more than this share of its samples"
 )  # fmt: skip
+_ABORTED_RISE = Threshold(
+    "aborted_rise", 0.05, "ratio", "the aborted share is so much more than at the start"
+)
 _TRUNCATION_MEDIAN = series(signals.SIGNAL_RECENT_MEDIAN, signal="truncation")
 _RUNBOOK = Runbook(
     meaning="The share of responses cut at the longest allowed length rose since the start.",
@@ -42,6 +45,7 @@ DEGRADED = Alert(
     ),
     "Many more responses are truncated than at the start",
     _RUNBOOK,
+    inhibits=("DfxTruncationRises",),
     listing=_MEDIAN,
 )
 ABORTED = Alert(
@@ -58,6 +62,7 @@ ABORTED = Alert(
         "engine's log and at its queue; compare response lengths with the limit.",
         mitigation="Raise the time-out, lower the engine's load or repair the tool that fails.",
     ),
+    inhibits=("DfxRolloutAbortsRise",),
     listing=Listing(
         series(signals.ABORTED_RECENT_MEDIAN), "{value:.2g} of the samples of the newest 8 steps"
     ),
@@ -74,7 +79,34 @@ BROKEN = Alert(
     ),
     "Nearly every response is truncated and the reward fell",
     _RUNBOOK,
+    inhibits=("DfxTruncationRises",),
     listing=_MEDIAN,
 )
 
-ALERTS = (BROKEN, DEGRADED, ABORTED)
+TRUNCATION_RISES = Alert(
+    "DfxTruncationRises",
+    "info",
+    "rollout",
+    Compare(series(signals.DRIFT_DIFFERENCE, signal="truncation"), ">", _TRUNCATION_RISE),
+    "More responses are truncated than at the start",
+    _RUNBOOK,
+    listing=_MEDIAN,
+)
+ABORTS_RISE = Alert(
+    "DfxRolloutAbortsRise",
+    "info",
+    "rollout",
+    Compare(series(signals.ABORTED_RISE), ">", _ABORTED_RISE),
+    "More samples of the rollout are aborted than at the start",
+    Runbook(
+        meaning="The median step of the newest 8 gave up a larger share of its samples than that "
+        "of the first 8. DfxRolloutAborted says when the share is high.",
+        impact="The step trains on fewer samples, and often on the easy ones.",
+        diagnosis="Look at the label why of dfx_aborted_ratio, and since when the share rises: did "
+        "responses become longer, or an engine or a tool slower?",
+        mitigation="Raise the time-out, lower the engine's load or repair the tool that fails.",
+    ),
+    listing=Listing(series(signals.ABORTED_RISE), "{value:.2g} more of the samples of a step"),
+)
+
+ALERTS = (BROKEN, DEGRADED, ABORTED, TRUNCATION_RISES, ABORTS_RISE)
