@@ -55,8 +55,8 @@ CASES = {
         silent=((at(performance.SUSTAINED_TOKENS_RATIO, 1.9),),),
     ),
     ("DfxTokenSpike", "info"): Cases(
-        fires=((at(performance.NEWEST_TOKENS_RATIO, 3.1),),),
-        silent=((at(performance.NEWEST_TOKENS_RATIO, 2.9),),),
+        fires=((at(performance.LATEST_TOKENS_RATIO, 3.1),),),
+        silent=((at(performance.LATEST_TOKENS_RATIO, 2.9),),),
     ),
     ("DfxTokenImbalance", "info"): Cases(
         fires=((at(performance.TOKEN_IMBALANCE, 1.6),),),

@@ -161,11 +161,11 @@ SUSTAINED_TOKENS_RATIO = Metric(
     of="run", value=lambda run: {(role,): r for role, r in run.sustained_tokens_ratio.items()},
 )  # fmt: skip
 
-NEWEST_TOKENS_RATIO = Metric(
-    "dfx_step_tokens_newest_ratio", "gauge", "", (*PER_NODE, "role"),
+LATEST_TOKENS_RATIO = Metric(
+    "dfx_step_tokens_latest_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of the newest step, all ranks of the agent together / median of the 32 steps before "
     "the newest two. Absent until 10 steps had tokens.", "derived",
-    of="run", value=lambda run: {(role,): r for role, r in run.newest_tokens_ratio.items()},
+    of="run", value=lambda run: {(role,): r for role, r in run.latest_tokens_ratio.items()},
 )  # fmt: skip
 TOKEN_IMBALANCE = Metric(
     "dfx_step_tokens_imbalance_ratio", "gauge", "", (*PER_NODE, "role"),
@@ -255,7 +255,7 @@ METRICS = (
     TOKENS_PER_SECOND_PER_GPU,
     STEP_TOKENS,
     SUSTAINED_TOKENS_RATIO,
-    NEWEST_TOKENS_RATIO,
+    LATEST_TOKENS_RATIO,
     TOKEN_IMBALANCE,
     *_NATIVE,
 )

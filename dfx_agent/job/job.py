@@ -11,7 +11,7 @@ from dfx_agent.job.fold import JobFold
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
 from dfx_agent.job.rows import JobRows
-from dfx_agent.job.step_rows import newest_ratios, sustained_ratios, token_imbalances
+from dfx_agent.job.step_rows import latest_ratios, sustained_ratios, token_imbalances
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.judge.bottleneck.pipeline_facts import NUM_STEPS, STAGES, pipeline_facts
 from dfx_agent.judge.part_of_job import step_origin_text
@@ -61,7 +61,7 @@ class Job:
             judged_seconds=judge.faults.judged_seconds(run),
             step_origin=step_origin_text(_everybody(fold)),
             sustained_tokens_ratio=sustained_ratios(steps),
-            newest_tokens_ratio=newest_ratios(steps),
+            latest_tokens_ratio=latest_ratios(steps),
             token_imbalance=token_imbalances(steps),
             blind=judge.faults.blindness_of(run),
             **vars(concluded),

@@ -98,7 +98,7 @@ def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
     return {role: _ratio(counts) for role, counts in tokens.items() if len(counts) >= _FEWEST_STEPS}
 
 
-def newest_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
+def latest_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
     """Role -> the newest step's tokens / median of the 32 before the newest two, as above."""
     tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in _by_role(rows).items()}
     return {

@@ -58,10 +58,10 @@ class RunRow:
     num_late_signals: int = 0
     """Values that arrived after their step had been judged."""
     sustained_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
-    newest_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
-    """Role -> tokens of the newest step / median before."""
+    latest_tokens_ratio: Mapping[str, float] = field(default_factory=dict)
+    """Role -> tokens of the latest step / median before."""
     token_imbalance: Mapping[str, float] = field(default_factory=dict)
-    """Role -> tokens of the rank with most / mean of the ranks, over the newest 8 steps."""
+    """Role -> tokens of the rank with most / mean of the ranks, over the latest 8 steps."""
     """Role -> tokens of the latest two steps / median before."""
     faults: tuple[FaultRow, ...] = ()
     judged_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -4,7 +4,7 @@ import pytest
 
 from dfx_agent.facts.steps import RankStep
 from dfx_agent.job.step_rows import (
-    newest_ratios,
+    latest_ratios,
     step_row,
     sustained_ratios,
     token_imbalances,
@@ -41,9 +41,9 @@ def token_rows(*steps: tuple[float, ...]) -> list[StepRow]:
 
 def test_one_step_with_many_tokens_counts_at_once_and_is_not_sustained():
     rows = token_rows(*[(50.0, 50.0)] * 12, (200.0, 200.0))
-    assert newest_ratios(rows) == {"trainer": 4.0}
+    assert latest_ratios(rows) == {"trainer": 4.0}
     assert sustained_ratios(rows) == {"trainer": 1.0}
-    assert newest_ratios(rows[:9]) == {}
+    assert latest_ratios(rows[:9]) == {}
 
 
 def test_tokens_of_the_rank_that_has_most_are_compared_with_the_mean_rank():

@@ -174,7 +174,7 @@ TOKEN_SPIKE = Alert(
     "DfxTokenSpike",
     "info",
     "balance",
-    Compare(series(performance.NEWEST_TOKENS_RATIO), ">", _SPIKE_RATIO),
+    Compare(series(performance.LATEST_TOKENS_RATIO), ">", _SPIKE_RATIO),
     "One step has far more tokens than those before",
     Runbook(
         meaning="The newest step had far more tokens than the median of the 32 steps before. A "
@@ -185,7 +185,7 @@ TOKEN_SPIKE = Alert(
         mitigation="If it comes back, set a token limit per batch.",
     ),
     listing=Listing(
-        series(performance.NEWEST_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
+        series(performance.LATEST_TOKENS_RATIO), "{role}: {value:.3g} times the tokens of before"
     ),
     board="dfx-ranks",
 )
