@@ -52,3 +52,37 @@ def groups() -> Any:
         panel.with_target(query(size, f"{stat}, {{{{boundary}}}}", ref))
         panel.override_by_regexp(f"{stat}, .*", colored(color))
     return panel.min(0).fill_opacity(0)
+
+
+def samples() -> Any:
+    panel = lines(
+        "Samples at each boundary",
+        "Samples that crossed a boundary in the newest step, all ranks together. The same number "
+        "at every boundary is normal; less at a later one is a filter, or samples that were lost.",
+        "none",
+    )
+    crossed = by("boundary", "sum", of_run(ledger.SAMPLES))
+    return panel.with_target(query(crossed, "{{boundary}}")).min(0).fill_opacity(0)
+
+
+def not_finite() -> Any:
+    panel = lines(
+        "Samples with NaN or Inf, per second",
+        "One for each tensor of a sample. Flat at 0 is normal; a peak is samples that spoil their "
+        "update: the data verdict names the tensor, and the boundary where it appeared first.",
+        "none",
+    )
+    found = by("boundary", "sum", rate(of_run(ledger.NONFINITE)))
+    return panel.with_target(query(found, "{{boundary}}")).min(0).fill_opacity(0)
+
+
+def checksums() -> Any:
+    panel = lines(
+        "Shapes of the batches: changes of their checksum",
+        "How often rows or widths of a batch changed at each boundary, in the time range. Padding "
+        "to the longest answer changes the width at nearly every step; with fixed widths a change "
+        "is a batch that was cut or padded.",
+        "none",
+    )
+    changed = f"changes({of_run(ledger.SHAPES)}[$__range])"
+    return panel.with_target(query(by("boundary", "max", changed), "{{boundary}}")).min(0)

@@ -112,3 +112,36 @@ def between_tokens() -> Any:
         "DfxEngineDegraded names it.",
         "inter_token_latency_seconds",
     )
+
+
+def whole_request() -> Any:
+    return _latency(
+        "A whole request",
+        "From a request's arrival to its end; dashed: the slowest 1 %. It grows with the length of "
+        "the answers; at the same length a rise is queueing (see the requests) or a slow replica.",
+        "e2e_latency_seconds",
+    )
+
+
+def read_and_written() -> Any:
+    panel = lines(
+        "Tokens read (prefill) and written (decode) per second",
+        "All chosen replicas, by the engines' own counters. Prompt tokens from the prefix cache "
+        "are among them. Many read and few written: long prompts, or short answers.",
+        "short",
+    )
+    parts = {"prompts": "prompt_tokens", "generated": "generation_tokens"}
+    for ref, (name, metric) in zip("AB", parts.items(), strict=True):
+        panel.with_target(query(f"sum({rate(of_replicas(_told(metric)))})", name, ref))
+    return panel.min(0).fill_opacity(0)
+
+
+def preemptions() -> Any:
+    panel = lines(
+        "Preemptions per second",
+        "Requests taken off an engine because its KV cache was full; their tokens are computed "
+        "again. 0 is normal. Above it: fewer requests in flight, or more memory for the cache.",
+        "short",
+    )
+    taken_off = by(EACH, "sum", rate(of_replicas(_told("preemptions"))))
+    return panel.with_target(query(taken_off, REPLICA)).min(0).fill_opacity(0)

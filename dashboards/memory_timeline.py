@@ -28,7 +28,7 @@ from dashboards.common import (
     tiles,
     values,
 )
-from dashboards.promql import SCRAPES, by, of_ranks, of_run, recent
+from dashboards.promql import SCRAPES, by, of_ranks, of_role, of_run, recent
 from dfx_agent.catalogue import memory, performance
 from dfx_agent.catalogue.engines import PREFIX
 from dfx_agent.catalogue.spec import Metric, by_name
@@ -67,6 +67,8 @@ def board() -> Board:
         8, (9, device_panels.driver_memory()), (7, device_panels.stage_memory()),
         (8, device_panels.shared_memory()),
     )  # fmt: skip
+    made.folded("More: what the C library keeps of the host's memory")
+    made.line(8, (24, heap()))
     return made
 
 
@@ -363,3 +365,21 @@ def retries() -> Any:
     counted = by(DEVICE, "sum", f"rate({of_ranks(memory.GPU_ALLOC_RETRIES)}[{SCRAPES}])")
     panel.no_value(NO_DEVICE)
     return panel.with_target(query(f"60 * sum({counted})", "retries")).min(0)
+
+
+def heap() -> Any:
+    panel = lines(
+        "glibc's heap: given out, kept, and what malloc_trim would give back",
+        "Of the rank that has most. Kept memory was freed and is still resident: normal up to some "
+        "hundred MiB. Only what malloc_trim would give back can be had again; a heap that is given "
+        "out and grows is a leak.",
+        "bytes",
+    )
+    parts = {
+        "given out": memory.HEAP_USED,
+        "kept": memory.HEAP_RETAINED,
+        "malloc_trim would give back": memory.HEAP_TRIMMABLE,
+    }
+    for ref, (name, metric) in zip("ABC", parts.items(), strict=True):
+        panel.with_target(query(by("role", "max", of_role(metric)), name, ref))
+    return panel.min(0).fill_opacity(0)

@@ -81,6 +81,11 @@ def board() -> Board:
     made.line(8, (6, sync_parts()), (6, receivers()), (6, loop_lag()), (6, holders()))
     made.row("Inside an episode")
     made.line(8, (8, environments()), (8, episodes()), (8, given_up()))
+    made.folded("More: requests of the engines")
+    made.line(
+        8, (8, engine_panels.whole_request()), (8, engine_panels.read_and_written()),
+        (8, engine_panels.preemptions()),
+    )  # fmt: skip
     return made
 
 

@@ -79,6 +79,8 @@ def board() -> Board:
     made.line(9, (12, behind()), (12, in_collective()))
     made.row("Every rank")
     made.line(12, (24, rank_table()))
+    made.folded("More: tokens of a step against those before")
+    made.line(8, (24, token_ratios()))
     return made
 
 
@@ -345,3 +347,21 @@ def rank_table() -> Any:
 
 def newest(metric: Metric) -> str:
     return by("rank", "max", recent(of_ranks(metric)))
+
+
+def token_ratios() -> Any:
+    panel = lines(
+        "Tokens: imbalance between ranks, and the latest steps against those before",
+        "1 is normal for each. Imbalance: the rank with most tokens against the mean rank, over "
+        "eight steps; above 1.5 balance by tokens. Latest and sustained: tokens of the latest step "
+        "and the smaller of the latest two, against the median of the 32 before.",
+        "none",
+    )
+    ratios = {
+        "imbalance": performance.TOKEN_IMBALANCE,
+        "latest step": performance.LATEST_TOKENS_RATIO,
+        "sustained": performance.SUSTAINED_TOKENS_RATIO,
+    }
+    for ref, (name, metric) in zip("ABC", ratios.items(), strict=True):
+        panel.with_target(query(by("role", "max", of_role(metric)), name, ref))
+    return panel.min(0).fill_opacity(0)

@@ -76,6 +76,10 @@ def board() -> Board:
     made.line(8, (14, data_ledger.mismatches()), (10, data_ledger.mask()))
     made.row("Numbers: NaN, losses, learning rate")
     made.line(8, (6, nonfinite()), (6, skipped()), (6, losses()), (6, learning_rate()))
+    made.folded("More: batches at each boundary")
+    made.line(
+        8, (8, data_ledger.samples()), (8, data_ledger.not_finite()), (8, data_ledger.checksums())
+    )
     return made
 
 
