@@ -1,4 +1,4 @@
-"""A thread that brings what waits in an outbox to one receiver, and tries again when that fails."""
+"""Delivers the alerts of an outbox to one receiver in a thread, with retries."""
 
 from __future__ import annotations
 
@@ -13,44 +13,47 @@ from dfx_agent.alerting.notification import Notification
 from dfx_agent.alerting.transport import DeliveryError, Endpoint, Retry
 from dfx_agent.snapshot import DeliveryRow
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One post: ``body`` is JSON, ``items`` are the outbox's own names of what is in it."""
+    """One HTTP post."""
 
     body: Any
+    """JSON document."""
     items: tuple[Any, ...]
+    """The alerts in it, in the outbox's own form."""
 
 
 class Outbox(Protocol):
-    """What one receiver has to be told; no input or output, one caller at a time.
+    """The alerts that one receiver must get. No input or output; one caller at a time.
 
-    Times are Unix seconds. ``num_dropped`` counts what will never be delivered.
+    Times are Unix seconds.
     """
 
     num_dropped: int
+    """Alerts that will never be delivered."""
 
     @property
     def num_waiting(self) -> int: ...
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None: ...
 
-    def resume(self, told: Mapping[str, Notification]) -> None: ...
+    def resume(self, delivered: Mapping[str, Notification]) -> None: ...
 
-    def let_go(self, named: Collection[tuple[str, str]]) -> None: ...
+    def drop(self, named: Collection[tuple[str, str]]) -> None: ...
 
-    def told(self) -> dict[str, Notification]: ...
+    def delivered(self) -> dict[str, Notification]: ...
 
     def next_batch(self, now_seconds: float) -> Batch | None: ...
 
-    def taken(self, batch: Batch, now_seconds: float) -> None:
-        """The receiver has it, or will never take it: do not post it again soon."""
+    def confirm(self, batch: Batch, now_seconds: float) -> None:
+        """The receiver has accepted or finally refused the batch: do not post it again soon."""
 
 
 class Courier:
-    """A ``Receiver``: one endpoint, one outbox, one thread."""
+    """A ``Receiver`` with one endpoint, one outbox and one thread."""
 
     def __init__(
         self, kind: Literal["alertmanager", "webhook"], endpoint: Endpoint, outbox: Outbox
@@ -69,28 +72,30 @@ class Courier:
 
     @property
     def key(self) -> str:
-        digest = hashlib.sha256(self.endpoint.url.encode()).hexdigest()  # it may hold a secret
+        digest = hashlib.sha256(
+            self.endpoint.url.encode()
+        ).hexdigest()  # the URL may contain a secret
         return f"{self._kind}:{digest[:16]}"
 
     def start(self) -> None:
         self._thread.start()
 
-    def resume(self, told: Mapping[str, Notification]) -> None:
+    def resume(self, delivered: Mapping[str, Notification]) -> None:
         with self._changed:
-            self._outbox.resume(told)
+            self._outbox.resume(delivered)
 
-    def told(self) -> dict[str, Notification]:
+    def delivered(self) -> dict[str, Notification]:
         with self._changed:
-            return self._outbox.told()
+            return self._outbox.delivered()
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         with self._changed:
             self._outbox.update(firing, now_seconds)
             self._changed.notify()
 
-    def let_go(self, named: Collection[tuple[str, str]]) -> None:
+    def drop(self, named: Collection[tuple[str, str]]) -> None:
         with self._changed:
-            self._outbox.let_go(named)
+            self._outbox.drop(named)
 
     def row(self) -> DeliveryRow:
         with self._changed:
@@ -106,7 +111,7 @@ class Courier:
             )
 
     def finish(self) -> None:
-        """One last attempt at what waits, whatever the back-off says."""
+        """Make one last attempt to deliver waiting alerts, ignoring the back-off."""
         with self._changed:
             self._is_stopping = True
             self._retry_at = 0.0
@@ -122,7 +127,7 @@ class Courier:
                 if batch is None:
                     if self._is_stopping:
                         return
-                    self._changed.wait(_LOOK_SECONDS)
+                    self._changed.wait(_POLL_SECONDS)
                     continue
             self._deliver(batch)
 
@@ -141,7 +146,7 @@ class Courier:
             self._is_reached, self._last_error = True, ""
             self._num_sent += len(batch.items)
             self._retry.succeeded()
-            self._outbox.taken(batch, time.time())
+            self._outbox.confirm(batch, time.time())
 
     def _failed(self, batch: Batch, error: DeliveryError) -> None:
         with self._changed:
@@ -149,6 +154,6 @@ class Courier:
             self._num_failed += 1
             if error.is_final:
                 self._outbox.num_dropped += len(batch.items)
-                self._outbox.taken(batch, time.time())
+                self._outbox.confirm(batch, time.time())
             else:
                 self._retry_at = time.monotonic() + self._retry.failed()

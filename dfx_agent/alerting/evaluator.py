@@ -1,4 +1,4 @@
-"""Which alerts of one run fire, step by step: conditions, keep, inhibition."""
+"""Evaluates which alerts of one run fire, step by step."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from dfx_agent.snapshot import SignalState
 
 @dataclass(frozen=True)
 class Firing:
-    """An alert that fires after a step; ``is_inhibited``: another one speaks for it.
-
-    ``symptoms`` are the families active now, with the step where each began.
-    """
+    """An alert that fires after a step."""
 
     alert: Alert
     since_row: int
     since_step: int
     is_inhibited: bool
+    """Whether another firing alert covers this one."""
     symptoms: dict[str, int]
+    """Families of signals that are active now -> step at which each began."""
 
 
 class Evaluator:
-    """The alerts of one run; ``observe`` once for each state, in order."""
+    """Evaluates the alerts of one run. Call ``observe`` for each state, in order."""
 
     def __init__(self, alerts: Sequence[Alert] = ALERTS) -> None:
         self._alerts = alerts
         self._inhibitions = inhibitions(alerts)
-        # place in ``alerts`` -> (row, step) since which it fires, and the last row it held
+        # index in ``alerts`` -> (row, step) since which it fires, and the last row its condition
+        # held
         self._since: dict[int, tuple[int, int]] = {}
         self._held_row: dict[int, int] = {}
-        # when the condition began to hold, for alerts that have to wait
+        # when the condition began to hold, for alerts with a minimum duration
         self._holds_since_seconds: dict[int, float] = {}
         self._conditions = Conditions([alert.condition for alert in alerts])
 
     def observe(
         self, state: SignalState, samples: Samples | None = None, now_seconds: float = 0.0
     ) -> list[Firing]:
-        """Everything that fires after this step, the inhibited too, in the catalogue's order.
+        """All alerts that fire after this step, including inhibited ones, in catalogue order.
 
-        ``samples`` are the run's, if there are more than those of the state; the same row may come
-        several times. What is kept is counted in rows, what has to last in (monotonic) seconds.
+        ``samples``: samples of the run; None for those of the state alone. The same row may be
+        observed several times. ``keep_steps`` of an alert counts rows, ``for_seconds`` counts
+        seconds of ``now_seconds`` (monotonic).
         """
         samples = samples_of(state) if samples is None else samples
         holding = self._conditions.holding(samples)
         if not (holding or self._since or self._holds_since_seconds):
             return []
-        has_ended = RUN_ENDED.holds(samples)  # no step comes that anything could be kept for
+        has_ended = RUN_ENDED.holds(samples)  # no further step, so alerts are not retained
         for i, alert in enumerate(self._alerts):
             if i in holding:
                 began_seconds = self._holds_since_seconds.setdefault(i, now_seconds)
@@ -62,7 +63,7 @@ class Evaluator:
                     self._held_row[i] = state.row
                 continue
             self._holds_since_seconds.pop(i, None)
-            if i in self._since and (has_ended or not self._is_kept(i, state.row)):
+            if i in self._since and (has_ended or not self._is_retained(i, state.row)):
                 del self._since[i]
         places = sorted(self._since)
         spoken_for = inhibited([self._alerts[i] for i in places], self._inhibitions)
@@ -72,19 +73,19 @@ class Evaluator:
             for place, i in enumerate(places)
         ]
 
-    def _is_kept(self, i: int, row: int) -> bool:
-        # a run that began anew counts its rows from 0
+    def _is_retained(self, i: int, row: int) -> bool:
+        # a restarted run counts its rows from 0
         self._held_row[i] = min(self._held_row[i], row)
         num_rows = row - self._held_row[i]
         return self._alerts[i].keep_steps > 0 and num_rows <= self._alerts[i].keep_steps
 
 
 class Conditions:
-    """Conditions of one run, each evaluated only where a series that it reads has changed."""
+    """Conditions of one run. Each is evaluated only if a series that it reads has changed."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self._conditions = conditions
-        # sample name -> places of the conditions that read it
+        # sample name -> indices of the conditions that read it
         self._readers: dict[str, set[int]] = {}
         for i, condition in enumerate(conditions):
             read: Iterator[Grows | Series] = parts_of(condition, Grows, Series)
@@ -95,11 +96,11 @@ class Conditions:
         self._changed = set(range(len(conditions)))
 
     def holding(self, samples: Samples) -> Collection[int]:
-        """Places of those that hold."""
+        """Indices of the conditions that hold."""
         changed, self._changed = self._changed, set()
         for name, latest in self._latest.items():
             rows = samples.get(name, ())
-            # a list may be filled again in place: compared, and stored, as a tuple
+            # a caller may reuse a list, so a copy is stored and compared
             if rows is not latest and (stored := tuple(rows)) != latest:
                 self._latest[name] = stored
                 changed |= self._readers[name]
@@ -112,21 +113,21 @@ class Conditions:
 
 
 def onset_steps(state: SignalState) -> dict[str, int]:
-    """Active family -> step at which its change began, the earlier of two directions."""
-    found: dict[str, int] = {}
+    """Active family -> step at which its change began (the earlier of two directions)."""
+    onsets: dict[str, int] = {}
     for row in state.symptoms:
         if row.is_active and row.onset_step is not None:
-            found[row.symptom] = min(row.onset_step, found.get(row.symptom, row.onset_step))
-    return found
+            onsets[row.symptom] = min(row.onset_step, onsets.get(row.symptom, row.onset_step))
+    return onsets
 
 
 def metrics_read(alerts: Iterable[Alert]) -> frozenset[str]:
-    """Names of the metrics that these alerts are made of."""
+    """Names of the metrics that these alerts read."""
     return frozenset(metric.name for alert in alerts for metric in parts_of(alert, Metric))
 
 
 def signals_read(alerts: Iterable[Alert]) -> frozenset[tuple[str, str]]:
-    """Metric and training signal of what these alerts read of single signals."""
+    """(metric, training signal) of the series of single signals that these alerts read."""
     return frozenset(
         (series.metric.name, signal)
         for alert in alerts

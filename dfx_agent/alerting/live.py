@@ -1,9 +1,8 @@
-"""The alerts of every run, evaluated beside the agent: for the page, for /metrics, for receivers.
+"""Evaluates the alerts of all runs for the page, for /metrics and for receivers.
 
-A thread of its own looks at the newest snapshot; the agent's reading never waits for it. It
-evaluates every 5 s, and within a second where a symptom has come or gone: a run that makes three
-steps a second is 15 steps further after 5 s. The labels are those that the generated
-Prometheus rules give, so that both name one alert alike.
+A separate thread evaluates the latest snapshot, so the agent's reading never waits for it. It does
+so every 5 s, and within a second after a symptom has changed, because fast runs make many steps in
+5 s. Labels are those of the generated Prometheus rules, so that both have the same alerts.
 """
 
 from __future__ import annotations
@@ -15,7 +14,14 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from dfx_agent.alerting.evaluator import Evaluator, Firing
-from dfx_agent.alerting.notification import Held, Memory, Notification, Receiver, Told, fingerprint
+from dfx_agent.alerting.notification import (
+    Delivered,
+    Held,
+    Memory,
+    Notification,
+    Receiver,
+    fingerprint,
+)
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.catalogue.alerts.alert import Alert, verdict_kind
 from dfx_agent.catalogue.alerts.conditions import Samples
@@ -24,19 +30,19 @@ from dfx_agent.catalogue.alerts.increases import Increases
 from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
 
 EVALUATE_SECONDS = 5.0
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 STOP_SECONDS = 5.0
 
 SamplesOf = Callable[[RunRow], Samples]
-# takes what fires now, gives the snapshot whose incidents hold it
+# receives the firing alerts and returns a snapshot with incidents that contain them
 SeeAlerts = Callable[[Sequence[AlertRow]], Snapshot]
-# what is known of each run's signals, at the price of a look: no snapshot is made
+# signal state of each run, without building a snapshot
 SignalStates = Callable[[], Mapping[str, SignalState | None]]
 
-# areas that are judged by values of the whole run, whichever node reports them
+# areas whose alerts concern the whole run and not one node
 _OF_RUN = frozenset({"stability", "rollout"})
 _SEVERITIES = ("critical", "warning", "info", "none")
-# a run without signals has no steps that could keep an alert
+# state of a run without signals
 _NO_SIGNALS = SignalState(
     row=0, step=0, signals=(), symptoms=(), is_reward_improving=None, is_latched=False,
     latched_step=None, num_nonfinite_steps={}, num_identical_score_steps=None,
@@ -44,28 +50,31 @@ _NO_SIGNALS = SignalState(
 )  # fmt: skip
 
 
-class _Run:
-    """One run's alerts; ``since_seconds``: fingerprint -> when it was first seen to fire."""
+class _RunAlerts:
+    """The alerts of one run."""
 
     def __init__(self, alerts: Sequence[Alert]) -> None:
         self._evaluator = Evaluator(alerts)
         self._increases = Increases(alerts)
-        self.since_seconds: dict[str, float] = {}
+        self.since_seconds: dict[str, float] = {}  # fingerprint -> when it began to fire
 
     def observe(self, state: SignalState, samples: Samples) -> list[tuple[Firing, list[str]]]:
-        """What fires, each with the lines that name ranks, stages or steps."""
+        """Firing alerts, each with lines that name ranks, stages or steps."""
         now = time.monotonic()
         samples = self._increases.with_increases(samples, now)
         firing = self._evaluator.observe(state, samples, now)
-        return [(f, f.alert.listing.lines(samples) if f.alert.listing else []) for f in firing]
+        return [
+            (fired, fired.alert.listing.lines(samples) if fired.alert.listing else [])
+            for fired in firing
+        ]
 
 
 class LiveAlerts:
-    """An ``AlertSource``: what fires in the runs of ``source``, told to the receivers.
+    """An ``AlertSource``: alerts that fire in the runs of ``source``, delivered to receivers.
 
-    ``samples_of`` gives one run's samples as /metrics has them; ``labels`` go onto every alert,
-    ``node`` onto those about what only this node sees; ``page_url`` is asked late, the port may not
-    be known before. ``memory`` keeps what was told, None: nothing outlives this agent.
+    ``samples_of``: returns the samples of a run as in /metrics. ``labels``: added to every alert.
+    ``node``: added to alerts that only this node can judge. ``page_url``: called late, because the
+    port may not be known before. ``memory``: stores delivered alerts for the next agent, or None.
     """
 
     def __init__(
@@ -86,13 +95,13 @@ class LiveAlerts:
         self._labels = dict(labels or {})
         self._page_url = page_url
         self._see_alerts: SeeAlerts | None = None
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _RunAlerts] = {}
         self._node, self._memory = node, memory
-        self._kept: dict[str, Told] = (memory.load() if memory else None) or {}
-        self._held = Held(self._kept, alerts)
-        for receiver in receivers if self._kept else ():
-            receiver.resume(self._kept.get(receiver.key, {}))
-        self._told: set[str] = set(self._held.still(()))
+        self._saved: dict[str, Delivered] = (memory.load() if memory else None) or {}
+        self._held = Held(self._saved, alerts)
+        for receiver in receivers if self._saved else ():
+            receiver.resume(self._saved.get(receiver.key, {}))
+        self._delivered_keys: set[str] = set(self._held.still(()))
         self._rows: tuple[AlertRow, ...] = ()
         self._time_seconds = 0.0
         self._signal_states: SignalStates | None = None
@@ -110,24 +119,24 @@ class LiveAlerts:
         self._thread = threading.Thread(target=self._loop, name="dfx-alerts", daemon=True)
 
     def join_incidents(self, see_alerts: SeeAlerts) -> None:
-        """Alerts are part of incidents; without, one begins when it was first seen to fire."""
+        """Make alerts part of incidents. Without this, an alert begins when it first fires."""
         self._see_alerts = see_alerts
 
     def follow_symptoms(self, signal_states: SignalStates) -> None:
-        """Evaluate as soon as one comes or goes; without, every 5 s only."""
+        """Evaluate as soon as a symptom changes. Without this, only every 5 s."""
         self._signal_states = signal_states
 
     def follow_verdicts(self) -> None:
-        """Evaluate as soon as one finds something else; without, every 5 s only."""
+        """Evaluate as soon as a verdict changes. Without this, only every 5 s."""
         self._sees_verdicts = True
 
     def share(
         self, is_delivered_by_hub: Callable[[], bool], called: Callable[[str], str] = str
     ) -> None:
-        """Alerts on verdicts are of the job: no node is named, and the hub delivers while it can.
+        """Share alerts on verdicts with a hub, which delivers them while it is connected.
 
-        They have the same labels on each node and on the hub, so that they are one for a receiver.
-        ``called``: what the hub calls a run.
+        These alerts concern the whole job and have no node label. Their labels are equal on all
+        nodes and on the hub, so that a receiver sees one alert. ``called``: name of a run there.
         """
         self._is_delivered_by_hub, self._called = is_delivered_by_hub, called
 
@@ -137,7 +146,7 @@ class LiveAlerts:
         self._thread.start()
 
     def stop(self) -> None:
-        """Evaluate once more, and let the receivers deliver what waits, a few seconds at most."""
+        """Evaluate a last time, and let receivers deliver waiting alerts for at most 5 s."""
         self._stop.set()
         if not self._thread.is_alive():
             return
@@ -148,7 +157,7 @@ class LiveAlerts:
         deadline = time.monotonic() + STOP_SECONDS
         for receiver in self._receivers:
             receiver.join(max(0.0, deadline - time.monotonic()))
-        self._keep_told()
+        self._save_delivered()
 
     def alerts(self) -> Alerts:
         return Alerts(
@@ -160,10 +169,10 @@ class LiveAlerts:
         )
 
     def evaluate(self, snapshot: Snapshot) -> None:
-        """Look at every run of this snapshot."""
+        """Evaluate all runs of this snapshot."""
         now = time.time()
         runs = {run.run: run for run in snapshot.runs}
-        self._runs = {name: self._runs.get(name) or _Run(self._alerts) for name in runs}
+        self._runs = {name: self._runs.get(name) or _RunAlerts(self._alerts) for name in runs}
         rows: list[AlertRow] = []
         for name, run in runs.items():
             rows += self._guarded_firing(run, self._runs[name], now)
@@ -172,14 +181,14 @@ class LiveAlerts:
         rows.sort(key=lambda row: (_SEVERITIES.index(row.severity), row.since_seconds))
         self._rows, self._time_seconds = tuple(rows), now
         self._num_evaluations += 1
-        self._tell(rows, now)
+        self._deliver(rows, now)
 
     def _loop(self) -> None:
-        while not self._stop.wait(min(LOOK_SECONDS, EVALUATE_SECONDS)):
-            self._look()
+        while not self._stop.wait(min(POLL_SECONDS, EVALUATE_SECONDS)):
+            self._poll()
 
-    def _look(self) -> None:
-        """Evaluate where it is time to, or where what is seen is other than at the last look."""
+    def _poll(self) -> None:
+        """Evaluate if it is time, or if symptoms or verdicts have changed since the last poll."""
         states = self._signal_states() if self._signal_states is not None else {}
         symptoms = {run: _symptoms(state) for run, state in states.items() if state is not None}
         found = self._found_now()
@@ -190,25 +199,28 @@ class LiveAlerts:
             self._guarded_evaluate()
 
     def _found_now(self) -> frozenset[tuple[object, ...]]:
-        """What verdicts have found, by run; as before where nothing can be seen."""
+        """Findings of all verdicts; the last ones if there is no snapshot."""
         if not self._sees_verdicts:
             return self._found
         try:
             return frozenset(map(_found_by, self._source.snapshot().runs))
         except Exception as error:  # noqa: BLE001 (the next evaluation counts it)
-            self._log.error("looking at verdicts", error)
+            self._log.error("reading verdicts", error)
             return self._found
 
     def _guarded_evaluate(self) -> None:
-        """A failure is counted and shown; alerts stay as they were until the next attempt."""
+        """Evaluate.
+
+        A failure is counted and shown, and alerts stay unchanged until the next attempt.
+        """
         try:
             self.evaluate(self._source.snapshot())
         except Exception as error:  # noqa: BLE001 (counted: dfx_alert_evaluation_errors_total)
             self._num_errors += 1
             self._log.error("evaluating alerts", error)
 
-    def _guarded_firing(self, run: RunRow, state: _Run, now: float) -> list[AlertRow]:
-        """Of a run that cannot be evaluated what fired before: the others are told of as ever."""
+    def _guarded_firing(self, run: RunRow, state: _RunAlerts, now: float) -> list[AlertRow]:
+        """Alerts of a run. If its evaluation fails, those of the last one; other runs continue."""
         try:
             return self._firing(run, state, now)
         except Exception as error:  # noqa: BLE001 (counted: dfx_alert_evaluation_errors_total)
@@ -216,7 +228,7 @@ class LiveAlerts:
             self._log.error(f"evaluating the alerts of run {run.run}", error)
             return [row for row in self._rows if row.run == run.run]
 
-    def _firing(self, run: RunRow, state: _Run, now: float) -> list[AlertRow]:
+    def _firing(self, run: RunRow, state: _RunAlerts, now: float) -> list[AlertRow]:
         signals = run.signals or _NO_SIGNALS
         rows = []
         for firing, lines in state.observe(signals, self._samples_of(run)):
@@ -238,32 +250,37 @@ class LiveAlerts:
         called = self._called(run.run) if is_shared else run.run
         return {**self._labels, **named, **node, "run": called}
 
-    def _tell(self, rows: Sequence[AlertRow], now: float) -> None:
-        """What is inhibited is not told; what was told before goes on until it ends."""
-        told = self._held.still(fingerprint(row.labels) for row in rows)
+    def _deliver(self, rows: Sequence[AlertRow], now: float) -> None:
+        """Send alerts to the receivers. Inhibited alerts are sent only if they were sent before."""
+        delivered = self._held.still(fingerprint(row.labels) for row in rows)
         if self._is_delivered_by_hub is not None and self._is_delivered_by_hub():
             for receiver in self._receivers:
-                # what was said since a part alone is seen is over when the hub speaks of the whole
-                receiver.let_go(self._taken_over)
-            told = {key: each for key, each in told.items() if each.named not in self._of_job}
+                # the hub judges the whole job and delivers these alerts now
+                receiver.drop(self._taken_over)
+            delivered = {
+                key: alert for key, alert in delivered.items() if alert.named not in self._of_job
+            }
             rows = [row for row in rows if (row.alert, row.severity) not in self._of_job]
         for row in rows:
             key = fingerprint(row.labels)
-            if key in self._told or not row.is_inhibited:
-                told[key] = self._notification(row)
-        self._told = set(told)
+            if key in self._delivered_keys or not row.is_inhibited:
+                delivered[key] = self._notification(row)
+        self._delivered_keys = set(delivered)
         for receiver in self._receivers:
-            receiver.update(told, now)
-        self._keep_told()
+            receiver.update(delivered, now)
+        self._save_delivered()
 
-    def _keep_told(self) -> None:
-        """Of receivers that are gone too: who asks them again later may still tell the end."""
+    def _save_delivered(self) -> None:
+        """Store delivered alerts, also of removed receivers: their end may be sent later."""
         if self._memory is None:
             return
-        kept = {**self._kept, **{r.key: r.told() for r in self._receivers}}
-        if kept != self._kept:
-            self._kept = kept
-            self._memory.save({receiver: told for receiver, told in kept.items() if told})
+        saved = {
+            **self._saved,
+            **{receiver.key: receiver.delivered() for receiver in self._receivers},
+        }
+        if saved != self._saved:
+            self._saved = saved
+            self._memory.save({key: alerts for key, alerts in saved.items() if alerts})
 
     def _notification(self, row: AlertRow) -> Notification:
         page = self._page_url()
@@ -279,7 +296,7 @@ class LiveAlerts:
 
 
 def of_job(alerts: Iterable[Alert]) -> list[Alert]:
-    """Those on verdicts, which a hub judges too; of the others only the node knows."""
+    """Alerts on verdicts, which a hub judges too. Other alerts are known only to the node."""
     return [alert for alert in alerts if verdict_kind(alert)]
 
 
@@ -289,7 +306,7 @@ def _found_by(run: RunRow) -> tuple[object, ...]:
 
 
 def _symptoms(signals: SignalState) -> tuple[object, ...]:
-    """What changes with a judgement, and not with each step of a sound run."""
+    """The part of the signal state that does not change in each step of a healthy run."""
     return (
         tuple(row.is_active for row in signals.symptoms),
         signals.is_reward_improving,
@@ -321,7 +338,7 @@ def _row(
 
 
 def _of_incidents(rows: Sequence[AlertRow], snapshot: Snapshot) -> list[AlertRow]:
-    """Each alert with the begin and the sentence of the worst incident that it fires for."""
+    """Alerts with the begin and the sentence of the worst incident that they belong to."""
     incidents: dict[tuple[str, str], Incident] = {}
     for run in snapshot.runs:
         for incident in run.incidents:
@@ -336,7 +353,7 @@ def _of_incident(row: AlertRow, incident: Incident | None) -> AlertRow:
     is_own = incident.action and incident.action not in row.mitigation
     return replace(
         row,
-        # where the verdict knows better what to do than the runbook of the alert
+        # the action of a verdict is more specific than the runbook of the alert
         mitigation=incident.action if is_own else row.mitigation,
         since_seconds=incident.since_seconds,
         since_step=incident.step,
@@ -346,7 +363,7 @@ def _of_incident(row: AlertRow, incident: Incident | None) -> AlertRow:
 
 
 def _description(row: AlertRow) -> str:
-    """The incident's sentence; without one, the words of the generated rules."""
+    """The sentence of the incident; without one, the text of the generated rules."""
     if row.sentence:
         return f"run {row.run}: {row.sentence}"
     listed = f". {'; '.join(row.lines)}" if row.lines else "."

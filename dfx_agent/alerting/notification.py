@@ -1,8 +1,8 @@
-"""One alert as it is delivered, and the identity that Alertmanager gives it.
+"""An alert as it is delivered, and its identity at Alertmanager.
 
-Receivers get the end of an alert from the agent after this one, which reads what they were told.
-Held as firing after a restart: an alert whose condition has to last has not lasted again yet, and
-"resolved" and then "firing" once more would be two lies.
+The agent stores delivered alerts, so that the next agent can send their ends. After a restart,
+delivered alerts stay firing until they have been evaluated again. Otherwise an alert with a minimum
+duration would be sent as resolved, and then as firing again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dfx_agent.catalogue.alerts.alert import Alert
 from dfx_agent.snapshot import DeliveryRow
 from dfx_agent.snapshot.document import Document
 
-# beside the time for which a condition has to last
+# in addition to the minimum duration of the condition
 HOLD_SECONDS = 120.0
 
 _FNV_OFFSET, _FNV_PRIME, _SEPARATOR = 14695981039346656037, 1099511628211, b"\xff"
@@ -27,11 +27,13 @@ _FNV_OFFSET, _FNV_PRIME, _SEPARATOR = 14695981039346656037, 1099511628211, b"\xf
 
 @dataclass(frozen=True)
 class Notification:
-    """An alert that fires since ``starts_seconds`` (Unix time); equal labels are one alert."""
+    """A firing alert."""
 
     labels: Mapping[str, str]
+    """Identity of the alert."""
     annotations: Mapping[str, str]
     starts_seconds: FiniteFloat
+    """Unix time since which it fires."""
     page_url: str
 
     @property
@@ -44,7 +46,7 @@ class Notification:
         return fingerprint(self.labels)
 
     def as_json(self, ends_seconds: float | None) -> dict[str, Any]:
-        """In the words of Alertmanager; without an end ``endsAt`` is left out."""
+        """The alert in the format of Alertmanager, with ``endsAt`` if it has ended."""
         starts = self.starts_seconds
         body: dict[str, Any] = {
             "labels": dict(self.labels),
@@ -52,40 +54,43 @@ class Notification:
             "generatorURL": self.page_url,
         }
         if ends_seconds is not None:
-            # an end before the begin is refused; a clock may have been set back between them
+            # Alertmanager refuses an end before the begin, which a clock change can cause
             starts = min(starts, ends_seconds)
             body["endsAt"] = rfc3339(ends_seconds)
         return {**body, "startsAt": rfc3339(starts)}
 
 
 class Receiver(Protocol):
-    """Delivers in a thread of its own; no call waits for the network but ``join``."""
+    """Delivers alerts in its own thread. No call except ``join`` waits for the network."""
 
     @property
     def key(self) -> str:
-        """The same in every agent with this receiver; says nothing secret."""
+        """Stable identity of the receiver without secrets."""
 
     def start(self) -> None: ...
 
-    def resume(self, told: Mapping[str, Notification]) -> None:
-        """Before ``start``: what an agent before told it as firing, by fingerprint."""
+    def resume(self, delivered: Mapping[str, Notification]) -> None:
+        """Set what the previous agent delivered as firing, by fingerprint.
 
-    def told(self) -> dict[str, Notification]:
-        """What it has taken as firing, and not as ended."""
+        Call before ``start``.
+        """
+
+    def delivered(self) -> dict[str, Notification]:
+        """Alerts that the receiver has accepted as firing, and whose end it has not accepted."""
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
-        """Everything that fires now, by fingerprint; what was there before and is not has ended."""
+        """Set all firing alerts by fingerprint. Alerts that are missing have ended."""
 
-    def let_go(self, named: Collection[tuple[str, str]]) -> None:
-        """Somebody else tells these (name, severity) from now on: forget them, tell no end."""
+    def drop(self, named: Collection[tuple[str, str]]) -> None:
+        """Drop alerts with these (name, severity) without an end: the hub delivers them now."""
 
     def row(self) -> DeliveryRow: ...
 
     def finish(self) -> None:
-        """Try once more to deliver what waits, and end."""
+        """Make a last attempt to deliver waiting alerts, then stop."""
 
     def join(self, seconds: float) -> None:
-        """Wait for that end, so long at most."""
+        """Wait for the thread, at most so long."""
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:
@@ -102,36 +107,41 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
 
 
-Told = dict[str, Notification]
-"""By fingerprint."""
+Delivered = dict[str, Notification]
+"""Delivered alerts by fingerprint."""
 
-DOCUMENT = Document[dict[str, Told]](dict[str, Told])
-"""By receiver."""
+DOCUMENT = Document[dict[str, Delivered]](dict[str, Delivered])
+"""Delivered alerts by receiver."""
 
 
 class Memory(Protocol):
-    """What outlives the agent, by receiver; neither call raises."""
+    """Stores delivered alerts by receiver for the next agent. Neither call raises."""
 
-    def load(self) -> dict[str, Told] | None: ...
+    def load(self) -> dict[str, Delivered] | None: ...
 
-    def save(self, value: dict[str, Told]) -> None: ...
+    def save(self, value: dict[str, Delivered]) -> None: ...
 
 
 class Held:
-    """What was told by an agent before and has not been judged again."""
+    """Alerts that the previous agent delivered and that have not been evaluated again."""
 
-    def __init__(self, told: Mapping[str, Told], alerts: Iterable[Alert]) -> None:
+    def __init__(self, delivered: Mapping[str, Delivered], alerts: Iterable[Alert]) -> None:
         self._begin = time.monotonic()
         self._lasting = {alert.name: float(alert.for_seconds) for alert in alerts}
-        self._waiting = {key: n for each in told.values() for key, n in each.items()}
+        self._waiting = {
+            key: alert for alerts in delivered.values() for key, alert in alerts.items()
+        }
 
     def starts_seconds(self, key: str) -> float | None:
-        """When it began, as it was told."""
+        """When a held alert began; None if it is not held."""
         held = self._waiting.get(key)
         return held.starts_seconds if held is not None else None
 
-    def still(self, firing: Iterable[str]) -> Told:
-        """Those that go on for now; what is ``firing`` has been judged again."""
+    def still(self, firing: Iterable[str]) -> Delivered:
+        """Held alerts that stay firing.
+
+        Alerts in ``firing`` have been evaluated and are released.
+        """
         for key in firing:
             self._waiting.pop(key, None)
         passed = time.monotonic() - self._begin

@@ -1,4 +1,4 @@
-"""One POST of JSON to a receiver, and when to try again after it failed."""
+"""Posts JSON to a receiver, and computes when to retry after a failure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from dfx_agent.base.loopback import is_loopback
 if TYPE_CHECKING:
     import httpx
 
-TIMEOUT_SECONDS = 10.0
-# of connecting and of each wait for bytes; all of them together:
-EXCHANGE_SECONDS = 20.0
+TIMEOUT_SECONDS = 10.0  # limit of connecting and of each wait for bytes
+EXCHANGE_SECONDS = 20.0  # limit of a whole exchange
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 
 _MAX_ANSWER_BYTES = 200
-# "not now"; any other 4xx will be the same the next time
+# temporary errors; any other 4xx is final
 _PASSING_CODES = frozenset({408, 425, 429})
 
 
 class DeliveryError(Exception):
-    """A post that failed, in one line. ``is_final``: the receiver will never take this body."""
+    """A post that failed, in one line. ``is_final``: the receiver will never accept the body."""
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -38,25 +37,27 @@ class DeliveryError(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to post and what to show there; the files are read at each post, they may rotate.
+    """Address and credentials of a receiver.
 
-    ``basic_auth_file`` holds ``user:password``, ``token_file`` a bearer token; ``ca_file`` is a PEM
-    bundle, for https only.
+    The files are read at each post, as they may rotate.
     """
 
     url: str
     basic_auth_file: str | None = None
+    """File with ``user:password``."""
     token_file: str | None = None
+    """File with a bearer token."""
     ca_file: str | None = None
+    """PEM bundle, for https only."""
 
     @property
     def target(self) -> str:
-        """Host and port: paths and queries of webhooks are often secret."""
+        """Host and port without path and query, which are often secret."""
         parts = urlsplit(self.url)
         return parts.netloc.rpartition("@")[2]
 
     def post(self, body: Any) -> None:
-        """DeliveryError unless the receiver answers 2xx; waits ``EXCHANGE_SECONDS`` at most."""
+        """Post ``body``. Raises DeliveryError unless the receiver answers 2xx within 20 s."""
         from dfx_agent.base.lean_httpx import httpx  # noqa: PLC0415 (0.1 s of every start)
 
         data = json.dumps(body, allow_nan=False).encode()
@@ -89,7 +90,7 @@ class Endpoint:
 
     def _headers(self) -> dict[str, str]:
         headers = {
-            "Accept-Encoding": "identity",  # what is refused is shown as it came
+            "Accept-Encoding": "identity",  # the start of an error body is shown as received
             "Content-Type": "application/json",
             "User-Agent": f"dfx-agent/{__version__}",
         }
@@ -106,13 +107,13 @@ class Endpoint:
 
 @dataclass
 class Retry:
-    """Exponential back-off with full jitter: many agents must not come back at one instant."""
+    """Exponential back-off with jitter, so that many agents do not retry at the same time."""
 
     random: random.Random = field(default_factory=random.Random)
     num_failures: int = 0
 
     def failed(self) -> float:
-        """Seconds until the next attempt: between half and all of a wait that doubles."""
+        """Seconds until the next attempt: 50 to 100 % of a wait that doubles each time."""
         wait = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**self.num_failures)
         self.num_failures = min(self.num_failures + 1, 16)
         return wait * self.random.uniform(0.5, 1)
@@ -125,7 +126,7 @@ def _refusal(answer: httpx.Response) -> DeliveryError:
     code, start = answer.status_code, next(answer.iter_raw(_MAX_ANSWER_BYTES), b"")
     text = " ".join(start[:_MAX_ANSWER_BYTES].decode(errors="replace").split())
     is_final = 400 <= code < 500 and code not in _PASSING_CODES
-    # a token that is not there yet, a path that is not served yet: people repair these
+    # a missing token or path can be repaired, so these errors are retried
     is_final = is_final and code not in {401, 403, 404}
     return DeliveryError(f"HTTP {code} {text}".strip(), is_final=is_final)
 

@@ -1,7 +1,7 @@
-"""A generic webhook: every alert once when it fires and once when it ends, in that order.
+"""A generic webhook: sends each alert once when it fires and once when it ends, in order.
 
-The body is that of Alertmanager's webhook (version 4) with one alert in it, so that what receives
-from Alertmanager receives from here too.
+The body is that of Alertmanager's webhook (version 4) with one alert, so that receivers of
+Alertmanager work unchanged.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from dfx_agent.alerting.notification import Notification, rfc3339
 from dfx_agent.alerting.transport import Endpoint
 
 MAX_WAITING = 1000
-# context for people who look already; nobody is called for it
+# severities that are only context: they are not sent
 _QUIET_SEVERITIES = frozenset({"info", "none"})
 _NO_END = "0001-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, eq=False)
 class _Event:
-    """``ends_seconds`` is None when the alert begins to fire."""
+    """Begin or end of an alert."""
 
     notification: Notification
     ends_seconds: float | None
+    """Unix time of the end; None when the alert begins to fire."""
 
 
 class WebhookOutbox:
-    """Events in their order; when too many wait, the oldest go, and are counted."""
+    """Waiting events in order. If there are too many, the oldest are dropped and counted."""
 
     def __init__(self) -> None:
         self.num_dropped = 0
         self._firing: dict[str, Notification] = {}
-        self._told: dict[str, Notification] = {}
+        self._delivered: dict[str, Notification] = {}
         self._events: deque[_Event] = deque()
 
     @property
     def num_waiting(self) -> int:
         return len(self._events)
 
-    def resume(self, told: Mapping[str, Notification]) -> None:
-        self._firing, self._told = dict(told), dict(told)
+    def resume(self, delivered: Mapping[str, Notification]) -> None:
+        self._firing, self._delivered = dict(delivered), dict(delivered)
 
-    def told(self) -> dict[str, Notification]:
-        return dict(self._told)
+    def delivered(self) -> dict[str, Notification]:
+        return dict(self._delivered)
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
         for key in [key for key in self._firing if key not in firing]:
@@ -57,26 +58,27 @@ class WebhookOutbox:
                 self._firing[key] = notification
                 self._add(_Event(notification, None))
 
-    def let_go(self, named: Collection[tuple[str, str]]) -> None:
-        for known in (self._firing, self._told):
-            for key in [key for key, each in known.items() if each.named in named]:
-                del known[key]
-        kept = (e for e in self._events if e.notification.named not in named)
-        self._events = deque(kept)
+    def drop(self, named: Collection[tuple[str, str]]) -> None:
+        for alerts in (self._firing, self._delivered):
+            for key in [key for key, alert in alerts.items() if alert.named in named]:
+                del alerts[key]
+        self._events = deque(
+            event for event in self._events if event.notification.named not in named
+        )
 
-    def next_batch(self, now_seconds: float) -> Batch | None:  # noqa: ARG002 (time changes nothing)
+    def next_batch(self, now_seconds: float) -> Batch | None:  # noqa: ARG002 (events do not depend on time)
         if not self._events:
             return None
         return Batch(_body(self._events[0]), (self._events[0],))
 
-    def taken(self, batch: Batch, now_seconds: float) -> None:  # noqa: ARG002 (the same)
+    def confirm(self, batch: Batch, now_seconds: float) -> None:  # noqa: ARG002 (the same)
         if self._events and self._events[0] is batch.items[0]:
             event = self._events.popleft()
             key = event.notification.fingerprint
             if event.ends_seconds is None:
-                self._told[key] = event.notification
+                self._delivered[key] = event.notification
             else:
-                self._told.pop(key, None)
+                self._delivered.pop(key, None)
 
     def _add(self, event: _Event) -> None:
         if len(self._events) >= MAX_WAITING:

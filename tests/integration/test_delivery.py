@@ -53,7 +53,7 @@ class Runs:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes as half seconds."""
     monkeypatch.setattr(live, "EVALUATE_SECONDS", 0.1)
-    monkeypatch.setattr(courier, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(courier, "_POLL_SECONDS", 0.1)
     monkeypatch.setattr(am, "RESEND_SECONDS", 0.5)
     monkeypatch.setattr(am, "MIN_FIRING_SECONDS", 1.0)
     monkeypatch.setattr(transport, "FIRST_RETRY_SECONDS", 0.2)

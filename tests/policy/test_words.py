@@ -27,7 +27,6 @@ NOT_YET: set[str] = {
     "dashboards",
     "deploy",
     "dfx_agent/agent",
-    "dfx_agent/alerting",
     "dfx_agent/attach",
     "dfx_agent/base",
     "dfx_agent/catalogue",

@@ -28,35 +28,35 @@ _SPREAD = re.compile(r"std|var\b|/min|/max|worst@|best@", re.IGNORECASE)
 
 
 class Ends:
-    """The first and the newest values of one series, and how it usually changes between two."""
+    """First and last values of one series, and its usual change between two values."""
 
     def __init__(self) -> None:
         self._first: list[float] = []
-        self._newest: deque[float] = deque(maxlen=_END_VALUES)
+        self._latest: deque[float] = deque(maxlen=_END_VALUES)
         self._changes: deque[float] = deque(maxlen=64)
         self._num_values = 0
 
     def add(self, value: float) -> None:
         if not abs(value) < float("inf"):
             return
-        if self._newest:
-            self._changes.append(abs(value - self._newest[-1]))
+        if self._latest:
+            self._changes.append(abs(value - self._latest[-1]))
         if len(self._first) < _END_VALUES:
             self._first.append(value)
-        self._newest.append(value)
+        self._latest.append(value)
         self._num_values += 1
 
     @property
     def levels(self) -> tuple[float, float] | None:
-        """At the start and now; None of too few values."""
+        """(level at the start, level at the end); None if there are too few values."""
         if self._num_values < _LEAST_VALUES:
             return None
         num = min(_END_VALUES, self._num_values // 3)
-        return median(self._first[:num]), median(list(self._newest)[-num:])
+        return median(self._first[:num]), median(list(self._latest)[-num:])
 
     @property
     def direction(self) -> int | None:
-        """1 risen, -1 fallen, 0 neither."""
+        """1 if the series rose, -1 if it fell, 0 if neither; None if there are too few values."""
         levels = self.levels
         if levels is None:
             return None
@@ -66,7 +66,7 @@ class Ends:
 
 
 class Audit:
-    """Of one run; ``lines`` after its last row."""
+    """Checks of one run that people should follow up. Read ``lines`` after its last row."""
 
     def __init__(self) -> None:
         self._signals = {"reward": Ends(), "response_length": Ends()}
@@ -74,7 +74,7 @@ class Audit:
         self._parts: dict[str, Ends] = {}
 
     def add_keys(self, framework: str, keys: Iterable[str]) -> None:
-        """New native keys of the run: those that hold held-out scores or parts of the reward."""
+        """Add new native keys. Held-out scores and parts of the reward are followed."""
         names = load(framework)
         for key in keys:
             native = names.find(key)
@@ -94,29 +94,29 @@ class Audit:
 
     @property
     def lines(self) -> list[str]:
-        """Each a sentence without its stop; [] where nothing is to be looked at."""
+        """Hints without a full stop at the end; [] if there are none."""
         length = self._signals["response_length"].levels
         found = [
             *self._not_along(self._held_out, "held-out ", 0),
             *self._not_along(self._parts, "", -1),
         ]
         if length is not None and length[0] > 0 and length[1] >= _LONGER * length[0]:
-            told = f"responses are {length[1] / length[0]:.1f} times as long as at the start"
-            found.append(f"{told} ({_said(length)} tokens): are they finished, or padded?")
+            text = f"responses are {length[1] / length[0]:.1f} times as long as at the start"
+            found.append(f"{text} ({_levels_text(length)} tokens): are they finished, or padded?")
         return found
 
     def _not_along(self, series: Mapping[str, Ends], what: str, most: int) -> list[str]:
-        """Those that did not rise with the reward: no further than ``most``."""
+        """Hints about series that did not rise with the reward (direction ``most`` or less)."""
         reward = self._signals["reward"]
         if reward.direction != 1 or reward.levels is None:
             return []
         return [
-            f"the reward rose ({_said(reward.levels)}), {what}{key} did not "
-            f"({_said(ends.levels)}): read samples of both ends"
+            f"the reward rose ({_levels_text(reward.levels)}), {what}{key} did not "
+            f"({_levels_text(ends.levels)}): read samples of both ends"
             for key, ends in series.items()
             if ends.levels is not None and ends.direction is not None and ends.direction <= most
         ]
 
 
-def _said(levels: tuple[float, float]) -> str:
+def _levels_text(levels: tuple[float, float]) -> str:
     return f"{rounded(levels[0])} to {rounded(levels[1])}"

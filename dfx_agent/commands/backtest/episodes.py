@@ -1,4 +1,4 @@
-"""When the alerts would have come over a finished run: episodes instead of rows."""
+"""Groups firing rows of a finished run into episodes of alerts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from dfx_agent.judge.divergence.verdict import (
 )
 from dfx_agent.snapshot import SignalState
 
-# firings of one alert that are less far apart are one call to a person
+# firings of one alert that are closer together are one episode
 EPISODE_GAP_ROWS = 20
-# what a log of metrics can make fire; of an alert that reads something else too, that never holds
+# alerts that a log of metrics can activate
 STEP_CLOCKED = tuple(
     alert for alert in ALERTS if metrics_read([alert]) & {m.name for m in signals.METRICS}
 )

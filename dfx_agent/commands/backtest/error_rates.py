@@ -1,6 +1,6 @@
-"""Pages counted against what people know of the runs: ``backtest DIR --summary``.
+"""Computes error rates of alerts from labels of runs, for ``backtest DIR --summary``.
 
-Labels are a CSV file that anybody can write: ``path`` or ``name`` (of the file, without endings),
+Labels are a CSV file with these columns: ``path`` or ``name`` (of the file, without endings),
 ``kind`` or ``verdict`` (healthy, collapse, ambiguous; bad means collapse), ``onset_row`` (row of
 the collapse from 0) and, optional, ``sample``: "in" for runs on which a parameter was chosen.
 """
@@ -21,7 +21,7 @@ from dfx_agent.commands.backtest.episodes import Episode
 from dfx_agent.commands.backtest.replay import Report
 
 NAMES = ("LABELS.csv", "INVENTORY.csv")
-# an onset is marked by eye; a page later than this is not a find
+# tolerance of an onset, which people mark by eye
 EARLY_ROWS, MAX_DELAY_ROWS = 5, 40
 
 _KINDS = {"bad": "collapse", "good": "healthy"}
@@ -30,32 +30,34 @@ _NORMAL_95 = 1.959964
 
 @dataclass(frozen=True)
 class Label:
-    """``kind``: healthy, collapse or ambiguous; ``onset_row`` of a collapse, from 0."""
+    """The label of one run."""
 
     kind: str
+    """healthy, collapse or ambiguous"""
     onset_row: int | None
+    """Row of the collapse, from 0."""
     sample: str
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What people say of runs: by the path of the log, or by its name."""
+    """Labels by path or name of the log."""
 
     path: Path
-    of: dict[str, Label]
+    by_key: dict[str, Label]
 
     def find(self, report: Report) -> Label | None:
-        """By the path of the file as far as the label gives it, or by its name."""
+        """The label of a run, by the last parts of its path or by its name."""
         path = Path(report.file)
         stem = path.name.partition(".")[0]
         ends = ["/".join(path.parts[-n:]) for n in range(len(path.parts), 0, -1)]
         keys = [f"{end}#{report.name}" for end in ends] if report.name else []
-        return next((self.of[key] for key in (*keys, *ends, stem) if key in self.of), None)
+        return next((self.by_key[key] for key in (*keys, *ends, stem) if key in self.by_key), None)
 
 
 @dataclass
 class Rates:
-    """Counts of one group of runs; false ones are outside of any collapse."""
+    """Counts of one group of runs. False alerts are those outside a collapse."""
 
     name: str
     num_runs: int = 0
@@ -72,8 +74,8 @@ class Rates:
 
 
 def labels_of(places: Sequence[str], named: str | None) -> Labels:
-    """UsageError when there is no such file or it is not that."""
-    path = Path(named) if named else _beside(places)
+    """Read the labels. Raises UsageError if there is no valid file."""
+    path = Path(named) if named else _find_labels(places)
     if path is None:
         raise UsageError(f"--summary needs labels: {' or '.join(NAMES)} in the folder, or --labels")
     found: dict[str, Label] = {}
@@ -88,24 +90,29 @@ def labels_of(places: Sequence[str], named: str | None) -> Labels:
     return Labels(path, found)
 
 
-def _beside(places: Sequence[str]) -> Path | None:
+def _find_labels(places: Sequence[str]) -> Path | None:
     folders = [Path(place) for place in places]
-    near = [near / name for f in folders for near in (f, f.resolve().parent) for name in NAMES]
+    near = [
+        near / name
+        for folder in folders
+        for near in (folder, folder.resolve().parent)
+        for name in NAMES
+    ]
     return next(filter(os.path.isfile, near), None)
 
 
 def _label(row: dict[str, Any], where: str) -> Label:
-    told = (row.get("kind") or row.get("verdict") or "").strip().lower()
-    kind, onset = _KINDS.get(told, told), (row.get("onset_row") or "").strip()
+    given = (row.get("kind") or row.get("verdict") or "").strip().lower()
+    kind, onset = _KINDS.get(given, given), (row.get("onset_row") or "").strip()
     if kind not in {"healthy", "collapse", "ambiguous"}:
-        raise UsageError(f"{where}: kind is {told!r}, not healthy, collapse or ambiguous")
+        raise UsageError(f"{where}: kind is {given!r}, not healthy, collapse or ambiguous")
     if kind == "collapse" and not onset.isdecimal():
         raise UsageError(f"{where}: a collapse needs its onset_row, counted from 0")
     return Label(kind, int(onset) if kind == "collapse" else None, row.get("sample") or "not said")
 
 
 def rates(reports: Iterable[Report], labels: Labels) -> list[Rates]:
-    """All, then each sample, then each framework; what could not be judged is not in any."""
+    """Rates of all runs, then by sample, then by framework, without runs that were not judged."""
     labelled = [
         (report, label) for report in reports if report.is_judged and (label := labels.find(report))
     ]
@@ -145,13 +152,13 @@ def _healthy_rows(report: Report, label: Label) -> int:
 
 
 def _delays(alerts: Sequence[Episode], onset_row: int) -> list[int]:
-    """Rows from the onset to the first page that begins near it, at most one; [] is not found."""
+    """[rows from the onset to the first critical alert near it]; [] if there is none."""
     delays = [page.row - onset_row for page in alerts if page.severity == "critical"]
-    return [max(0, d) for d in delays if -EARLY_ROWS <= d <= MAX_DELAY_ROWS][:1]
+    return [max(0, delay) for delay in delays if -EARLY_ROWS <= delay <= MAX_DELAY_ROWS][:1]
 
 
 def wilson(num_found: int, num: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927); (0, 1) of nothing."""
+    """95 % interval of a share (Wilson 1927); (0, 1) if ``num`` is 0."""
     if not num:
         return 0.0, 1.0
     z2, share = _NORMAL_95**2, num_found / num

@@ -95,25 +95,25 @@ def _below(folder: Path, found: Found, labels: Path | None) -> Iterator[Path]:
     for where, folders, files in os.walk(
         folder, followlinks=True, onerror=lambda error: found.passed_over.append(describe(error))
     ):
-        here = Path(where)
-        if why := _why_not_entered(here, walked):
+        folder = Path(where)
+        if why := _why_not_entered(folder, walked):
             folders.clear()
             found.passed_over.append((where, why))
             continue
-        walked.add(here.resolve())
+        walked.add(folder.resolve())
         hidden = [name for name in folders if name.startswith(".")]
-        found.passed_over += [(str(here / name), f"hidden {BY_NAME}") for name in hidden]
+        found.passed_over += [(str(folder / name), f"hidden {BY_NAME}") for name in hidden]
         folders[:] = sorted(set(folders) - set(hidden))
-        if is_run_folder(here):
+        if is_run_folder(folder):
             folders.clear()
-            yield here
+            yield folder
             continue
         if any(map(is_of_folder, files)):
-            yield here
-        for path in (here / name for name in sorted(files)):
-            checkpoint = _CHECKPOINT.fullmatch(here.name) if path.name == _STATE else None
+            yield folder
+        for path in (folder / name for name in sorted(files)):
+            checkpoint = _CHECKPOINT.fullmatch(folder.name) if path.name == _STATE else None
             if checkpoint:
-                _keep_newest(states, int(checkpoint[1]), path, found)
+                _select_latest(states, int(checkpoint[1]), path, found)
             elif path == labels or is_of_folder(path.name):
                 continue
             elif why := _why_no_log(path):
@@ -133,7 +133,7 @@ def _why_not_entered(folder: Path, walked: set[Path]) -> str | None:
 
 
 def _why_no_log(path: Path) -> str | None:
-    """Without opening it."""
+    """Why a file is no log, without opening it; None if it may be one."""
     if path.name.startswith("."):
         return f"hidden {BY_NAME}"
     if path.suffix.lower() in _OTHER_ENDINGS:
@@ -141,13 +141,15 @@ def _why_no_log(path: Path) -> str | None:
     return why_no_file(path) or why_no_steps(path)
 
 
-def _keep_newest(states: dict[Path, tuple[int, Path]], step: int, path: Path, found: Found) -> None:
-    """Each checkpoint holds the history from the beginning."""
+def _select_latest(
+    states: dict[Path, tuple[int, Path]], step: int, path: Path, found: Found
+) -> None:
+    """Select the latest checkpoint of a run: each contains the history from the beginning."""
     run = path.parent.parent
     other = states.get(run)
     if other is None or other[0] < step:
         states[run] = step, path
     older = path if other and other[0] >= step else other and other[1]
     if older:
-        newest = states[run][1]
-        found.passed_over.append((str(older), f"its history goes on in {newest.parent.name}"))
+        latest = states[run][1]
+        found.passed_over.append((str(older), f"its history continues in {latest.parent.name}"))

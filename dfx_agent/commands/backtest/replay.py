@@ -1,4 +1,4 @@
-"""One run of a log through the agent's signals and alerts, and from how much of it they judged."""
+"""Replays one run of a log through the agent's signals and alerts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from dfx_agent.node.logs.reader import Log
 from dfx_agent.node.logs.run import Row, Run
 from dfx_agent.snapshot import SignalState
 
-# key -> value, of those that differ from the catalogue
+# thresholds that differ from the catalogue, by key
 Thresholds: TypeAlias = Mapping[str, float]
 SignalValues: TypeAlias = tuple[int, dict[str, float]]
 
-# fewer cannot agree: without a signal that can page by its size "no page" would say nothing
+# families that are needed for an alert, unless a signal can collapse by its size
 LEAST_FAMILIES = 2
 _NUM_ROWS_OF_BATCH = 256
 _FAMILY_OF = {spec.name: spec.symptom for spec in SIGNALS}
@@ -43,22 +43,22 @@ _VOTING = frozenset(FAMILIES)
 
 @dataclass
 class Coverage:
-    """From what a run was judged. ``keys``: signal -> the log's keys it was read from.
-
-    ``varied``: signals whose values were not all the same. ``restarts``: where the step fell back,
-    as row, step before and step after. ``has_numbers``: a row has a number besides its step.
-    """
+    """How much of a run could be judged."""
 
     keys: dict[str, list[str]] = field(default_factory=dict)
+    """Signal -> keys of the log that it was read from."""
     num_rows: int = 0
     num_rows_judged: int = 0
     has_numbers: bool = False
+    """Whether a row has a number besides its step."""
     critical: Condition = DIVERGENCE.condition
     varied: set[str] = field(default_factory=set)
+    """Signals with at least two different values."""
     restarts: list[tuple[int, int, int]] = field(default_factory=list)
+    """(row, step before, step) where the step number decreased."""
     tail: UnreportedTail = field(default_factory=UnreportedTail)
-    _newest_step: int | None = None
-    _newest_scored: list[str] = field(default_factory=list)
+    _last_step: int | None = None
+    _last_scored: list[str] = field(default_factory=list)
     _is_comparable: bool = False
 
     @property
@@ -72,17 +72,17 @@ class Coverage:
 
     @property
     def can_page(self) -> bool:
-        """Whether the page would hold if all that was found agreed; a blow-up pages alone."""
+        """Whether the alert could fire by agreement of families."""
         return can_vote(self.families, self.critical)
 
     @property
     def is_enough(self) -> bool:
-        """Whether a page is possible: two families can agree, or one signal can blow up."""
+        """Whether an alert is possible: two families can agree, or one signal can collapse."""
         return len(self.families) >= LEAST_FAMILIES or bool(self.keys.keys() & SIZED)
 
     @property
     def why_not_judged(self) -> str:
-        """Empty where at least one row was judged."""
+        """Why no row was judged; "" if at least one was."""
         if not (self.has_numbers or self.keys):
             return f"no number in its {self.num_rows:,} rows, or only the step"
         if not self.is_enough:
@@ -95,13 +95,13 @@ class Coverage:
         return f"no row could be compared with rows before it ({rows})"
 
     def count_judged(self, state: SignalState, signals: Iterable[Signal]) -> None:
-        """A row is judged when two families that vote, or one sized signal, were scored on it.
+        """Count a row as judged if two families, or one signal that can collapse, were scored.
 
-        A constant cannot be compared, unless it has lasted so long that nothing is learned.
+        Constant signals count only if they have lasted long enough for "not learning".
         """
         scored = [signal.signal for signal in signals if signal.z is not None and signal.has_varied]
-        if scored != self._newest_scored:
-            self._newest_scored = scored
+        if scored != self._last_scored:
+            self._last_scored = scored
             can_agree = len({_FAMILY_OF[signal] for signal in scored} & _VOTING) >= LEAST_FAMILIES
             self._is_comparable = can_agree or any(signal in SIZED for signal in scored)
         self.num_rows_judged += self._is_comparable or any(
@@ -109,28 +109,27 @@ class Coverage:
             for row in state.collapses
             if row.kind == "not_learning"
         )
-        if self._newest_step is not None and state.step < self._newest_step:
-            self.restarts.append((state.row, self._newest_step, state.step))
-        self._newest_step = state.step
+        if self._last_step is not None and state.step < self._last_step:
+            self.restarts.append((state.row, self._last_step, state.step))
+        self._last_step = state.step
 
 
 @dataclass
 class Report:
-    """What one run gave. ``name`` is that of the run within its file.
-
-    ``is_cut``: the file is damaged, and what stands behind that was not read. ``num_left_out``:
-    damaged lines and rows.
-    """
+    """Result of one run."""
 
     file: str
     name: str = ""
+    """Name of the run within its file."""
     framework: str = ""
     coverage: Coverage = field(default_factory=Coverage)
     alerts: list[Episode] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
     is_cut: bool = False
+    """Whether the rest of the file was not read because of damage."""
     num_left_out: int = 0
+    """Damaged lines and rows."""
     error: str | None = None
     curves: Curves | None = None
 
@@ -140,7 +139,7 @@ class Report:
 
     @property
     def is_judged(self) -> bool:
-        """Whether "no page" says something: rows were judged, or there was a page."""
+        """Whether rows were judged or an alert fired. Otherwise "no page" means nothing."""
         is_paged = any(alert.severity == "critical" for alert in self.alerts)
         return is_paged or not self.coverage.why_not_judged
 
@@ -150,9 +149,9 @@ class Report:
 
 
 class SignalRows:
-    """Rows of native values as the bank observes them: step, signal -> value.
+    """Converts rows of native values into (step, value by signal).
 
-    ``framework`` is asked when the first row is there.
+    ``framework`` is called when the first row has been read.
     """
 
     def __init__(self, rows: Iterable[Row], framework: Callable[[], str]) -> None:
@@ -177,13 +176,16 @@ class SignalRows:
             coverage.num_rows += 1
             coverage.tail.observe(step, signals.keys())
             yield step, signals
-        for known in inputs.save():
-            chosen = known.metric, known.labels
-            keys = [key for key, to in self._route.items() if to.source == chosen]
-            coverage.keys[known.signal] = keys
+        for choice in inputs.save():
+            chosen = choice.metric, choice.labels
+            keys = [key for key, used in self._route.items() if used.source == chosen]
+            coverage.keys[choice.signal] = keys
 
     def _add_keys(self, keys: Iterable[str]) -> None:
-        """Where the values of keys go; of several keys for one source the best stands last."""
+        """Add new keys to the route.
+
+        If several keys have one source, the best one is last and wins.
+        """
         framework = self._framework()
         names = load(framework)
         new = set(keys) - self._keys
@@ -205,9 +207,9 @@ def replay(
     thresholds: Thresholds = MappingProxyType({}),
     coverage: Coverage | None = None,
 ) -> list[Episode]:
-    """The alerts of a run that reported these rows; what is to be drawn goes into ``curves``.
+    """The alerts of a run with these rows.
 
-    ``thresholds`` differ from the catalogue's.
+    ``curves``: collects values for a plot. ``thresholds``: those that differ from the catalogue.
     """
     (divergence,) = alerts_with(thresholds, (DIVERGENCE,))
     alerts = alerts_with(thresholds, STEP_CLOCKED)
@@ -226,17 +228,14 @@ def replay(
 
 
 def _in_batches(rows: Iterable[SignalValues]) -> Iterator[SignalValues]:
-    """The same rows. Reading many, then judging many, is 10 % faster than taking turns at each row.
-
-    The code of either stays in the caches of the processor.
-    """
+    """The same rows, read in batches, which is 10 % faster because of CPU caches."""
     waiting = iter(rows)
     while batch := list(islice(waiting, _NUM_ROWS_OF_BATCH)):
         yield from batch
 
 
 def replay_log(log: Log, thresholds: Thresholds, *, is_drawn: bool) -> Report:
-    """UnreadableLogError when it holds no report."""
+    """Replay one log. Raises UnreadableLogError if it has no rows."""
     rows = SignalRows(log.rows(), lambda: log.framework)
     curves = Curves() if is_drawn else None
     alerts = replay(rows, curves, thresholds, rows.coverage)

@@ -1,4 +1,4 @@
-"""What a backtest found, for people and as JSON."""
+"""The results of a backtest as text and as JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _run_as_json(report: Report) -> dict[str, Any]:
 
 
 def _episode_as_json(episode: Episode) -> dict[str, Any]:
-    """``last_row`` is the last on which it fired: the episode is all rows from ``row`` to it."""
+    """``row`` and ``last_row`` are the first and the last row on which the alert fired."""
     return {
         "alert": episode.alert,
         "severity": episode.severity,
@@ -114,7 +114,7 @@ def lines(
 
 
 def _passed_over_lines(passed_over: PassedOver) -> Iterator[str]:
-    """What was opened and is no log by its name; what was not opened by its kind, counted."""
+    """Lines about files without a log: opened files by name, other files counted by kind."""
     opened = [(file, why) for file, why in passed_over if not why.endswith(BY_NAME)]
     for file, why in opened[:_MAX_PASSED_OVER_SHOWN]:
         yield f"passed over: {file}: {why.removeprefix(f'{file} ')}"
@@ -123,8 +123,8 @@ def _passed_over_lines(passed_over: PassedOver) -> Iterator[str]:
     kinds = Counter(why.removesuffix(BY_NAME).strip() for _, why in passed_over
                     if why.endswith(BY_NAME))  # fmt: skip
     if kinds:
-        told = ", ".join(f"{num:,} {kind}" for kind, num in sorted(kinds.items()))
-        yield f"passed over, not opened: {told} (--json names them)"
+        counts = ", ".join(f"{num:,} {kind}" for kind, num in sorted(kinds.items()))
+        yield f"passed over, not opened: {counts} (--json names them)"
 
 
 def verdict(report: Report) -> str:

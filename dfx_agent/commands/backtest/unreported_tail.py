@@ -1,4 +1,4 @@
-"""Signals without a value at the end of a log: a writer died or a metric broke."""
+"""Detects signals without a value at the end of a log, because a writer or a metric failed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dfx_agent.base.text import listed
 
-# fewer are a summary or an evaluation
+# fewer rows may be a summary or an evaluation
 _LEAST_ROWS = 5
-# of fewer values nobody can say how often a signal is logged
+# with fewer values, the logging interval of a signal is unknown
 _LEAST_VALUES = 3
 _WORDS = {
     "grad_norm": "gradient norm",
@@ -21,7 +21,7 @@ _WORDS = {
 
 @dataclass
 class _Reported:
-    """Of one signal: its values, and the latest with its row and step."""
+    """Values of one signal, with row and step of the latest one."""
 
     num_values: int = 0
     row: int = 0
@@ -29,20 +29,20 @@ class _Reported:
     longest_gap: int = 0
 
     def observe(self, row: int, step: int, num_rows: int) -> None:
-        """Values on ``num_rows`` rows in a row, the last of them ``row``."""
+        """Record values in ``num_rows`` successive rows that end with ``row``."""
         if self.num_values:
             self.longest_gap = max(self.longest_gap, row - num_rows - self.row)
         self.num_values += num_rows
         self.row, self.step = row, step
 
     def has_stopped(self, row: int) -> bool:
-        """Whether the rows after the latest value, up to this one, are more than it ever left."""
+        """Whether the gap since the latest value is longer than any gap before."""
         is_tail = _is_tail(row - self.row, self.longest_gap)
         return self.num_values >= _LEAST_VALUES and is_tail
 
 
 class UnreportedTail:
-    """Counts the rows behind the last one with a signal, and the longest gap before that.
+    """Counts rows after the last row with a signal, and the longest gap before.
 
     For each signal, rows count in which at least one other signal has a value.
     """
@@ -53,12 +53,12 @@ class UnreportedTail:
         self._last_step: int | None = None
         self._num_reported = 0
         self._signals: dict[str, _Reported] = {}
-        # signals of the latest rows, and how many of these rows have the same: counted at once
+        # signals of the latest rows, and the number of successive rows with the same signals
         self._names: KeysView[str] = {}.keys()
         self._num_same = 0
 
     def observe(self, step: int, signals: AbstractSet[str]) -> None:
-        """``signals`` are the names of those that have a value in the next row."""
+        """Process the next row. ``signals``: names of signals with a value in it."""
         if not signals:
             self.num_rows += 1
             return
@@ -85,7 +85,7 @@ class UnreportedTail:
 
     @property
     def lines(self) -> list[str]:
-        """What to say of it; empty where signals were as rare before."""
+        """Warnings; [] if signals were as rare before."""
         self._count()
         lines = list(self._stopped())
         if self._last_step is not None and _is_tail(self.num_rows, self._longest_gap):

@@ -226,7 +226,7 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
     return live
 
 
-def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, notification.Told]]:
+def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, notification.Delivered]]:
     """What receivers were told, by this agent and by those of before."""
 
     def tell(problem: str) -> None:

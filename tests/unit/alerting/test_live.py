@@ -56,7 +56,7 @@ def test_a_symptom_is_evaluated_at_the_next_look_and_a_sound_step_is_not(told, m
     seen = []
     for signals in (state(100), state(101), state(102, "reward", "length"), state(103)):
         source.signals = signals
-        alerts._look()
+        alerts._poll()
         seen.append((alerts.alerts().num_evaluations, len(told.firing)))
     assert seen == [(1, 0), (1, 0), (2, 1), (3, 0)]
 
@@ -72,7 +72,7 @@ def test_a_verdict_that_finds_something_is_evaluated_at_the_next_look(told, monk
         (Verdict("hang", "found", "a", "other words", ("3",)),), (),
     ):  # fmt: skip
         source.verdicts = verdicts
-        alerts._look()
+        alerts._poll()
         looks.append(alerts.alerts().num_evaluations)
     assert looks == [1, 1, 2, 2, 3]
 
@@ -302,7 +302,7 @@ def test_while_the_hub_delivers_its_nodes_do_not_and_then_they_take_over():
 def test_what_a_node_said_of_its_part_alone_ends_when_its_hub_is_back():
     """Left to run out, it paged minutes after the hang that had hidden it was over."""
     told, taken_over = Told(), set()
-    told.let_go = taken_over.update
+    told.drop = taken_over.update
     look(shared_by("a", told, ["delivers"]), run("r", state(100, *BAD)))
     assert ("DfxStepStalled", "critical") in taken_over
     assert ("DfxStageStalled", "warning") not in taken_over

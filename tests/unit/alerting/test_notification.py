@@ -32,7 +32,7 @@ def posts(courier: Courier) -> list[tuple[str, str]]:
     while (batch := courier._outbox.next_batch(0.0)) is not None:
         (alert,) = batch.body["alerts"]
         found.append((alert["labels"]["alertname"], alert["status"]))
-        courier._outbox.taken(batch, 0.0)
+        courier._outbox.confirm(batch, 0.0)
     return found
 
 
@@ -61,14 +61,14 @@ def test_what_was_told_firing_is_told_resolved_after_a_restart(agent, monkeypatc
     first, hook = agent()
     look(first, SICK)
     assert posts(hook) == [(FOUND, "firing")]
-    first._keep_told()
+    first._save_delivered()
     second, hook = agent()
     look(second, WELL)
     assert posts(hook) == []  # it may not have been judged again yet
     monkeypatch.setattr(notification, "HOLD_SECONDS", -1.0)
     look(second, WELL)
     assert posts(hook) == [(FOUND, "resolved")]
-    second._keep_told()
+    second._save_delivered()
     third, hook = agent()
     look(third, WELL)
     assert posts(hook) == []
@@ -78,7 +78,7 @@ def test_what_goes_on_is_not_told_again_and_keeps_its_begin(agent, monkeypatch):
     first, hook = agent()
     look(first, SICK)
     assert posts(hook) == [(FOUND, "firing")]
-    first._keep_told()
+    first._save_delivered()
     (begun,) = [row.since_seconds for row in first.alerts().alerts if row.alert == FOUND]
     second, hook = agent()
     look(second, SICK)
@@ -93,7 +93,7 @@ def test_what_goes_on_is_not_told_again_and_keeps_its_begin(agent, monkeypatch):
 def test_what_was_never_taken_is_told_anew(agent):
     first, _ = agent()
     look(first, SICK)  # nobody takes it: the receiver is away
-    first._keep_told()
+    first._save_delivered()
     second, hook = agent()
     look(second, SICK)
     assert posts(hook) == [(FOUND, "firing")]
@@ -102,16 +102,16 @@ def test_what_was_never_taken_is_told_anew(agent):
 def test_alertmanager_is_told_the_end_too():
     before = AlertmanagerOutbox()
     before.update({"k": ALERT}, 2000.0)
-    before.taken(before.next_batch(2000.0), 2000.0)
-    assert before.told() == {"k": ALERT}
+    before.confirm(before.next_batch(2000.0), 2000.0)
+    assert before.delivered() == {"k": ALERT}
     after = AlertmanagerOutbox()
-    after.resume(before.told())
+    after.resume(before.delivered())
     later = 2000.0 + MIN_FIRING_SECONDS
     after.update({}, later)
     batch = after.next_batch(later)
     assert batch.body[0]["endsAt"] == "1970-01-01T00:34:20.000+00:00"
-    after.taken(batch, later)
-    assert after.told() == {}
+    after.confirm(batch, later)
+    assert after.delivered() == {}
 
 
 def test_a_receiver_is_known_again_and_its_secret_is_not_kept():

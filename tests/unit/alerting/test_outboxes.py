@@ -47,7 +47,7 @@ def deliver(outbox, manager: Alertmanager, now: float, *, is_up: bool = True) ->
     num_posts = 0
     while is_up and (batch := outbox.next_batch(now)):
         manager.take(batch.body, now)
-        outbox.taken(batch, now + RESOLVED_AFTER)
+        outbox.confirm(batch, now + RESOLVED_AFTER)
         num_posts += 1
         assert num_posts < 1000
     return num_posts
@@ -99,7 +99,7 @@ def test_an_alert_that_fires_again_while_its_end_is_on_the_way_is_said_again_at_
     batch = outbox.next_batch(BEGIN + 61)
     outbox.update(firing("a"), BEGIN + 62)
     manager.take(batch.body, BEGIN + 62)
-    outbox.taken(batch, BEGIN + 62)
+    outbox.confirm(batch, BEGIN + 62)
     assert manager.firing(BEGIN + 62) == set()
     deliver(outbox, manager, BEGIN + 62)
     assert manager.firing(BEGIN + 62) == {"a"}
@@ -188,7 +188,7 @@ def test_whatever_happens_alertmanager_ends_up_with_what_fires_and_has_seen_ever
 def told(outbox: WebhookOutbox) -> list[tuple[str, str]]:
     found = []
     while batch := outbox.next_batch(0.0):
-        outbox.taken(batch, 0.0)
+        outbox.confirm(batch, 0.0)
         found.append((batch.body["status"], batch.body["alerts"][0]["labels"]["alertname"]))
     return found
 
@@ -216,7 +216,7 @@ def test_when_too_much_waits_for_a_webhook_the_oldest_goes_and_is_counted(monkey
     outbox.update(firing(*names), BEGIN)
     batch = outbox.next_batch(BEGIN)
     outbox.update(firing(*names, "f"), BEGIN)
-    outbox.taken(batch, BEGIN)
+    outbox.confirm(batch, BEGIN)
     assert outbox.num_dropped == 3
     assert told(outbox) == [("firing", "d"), ("firing", "e"), ("firing", "f")]
 
@@ -246,7 +246,7 @@ def test_the_body_is_alertmanagers_own_webhook():
         "version", "groupKey", "truncatedAlerts", "status", "receiver", "groupLabels",
         "commonLabels", "commonAnnotations", "externalURL", "alerts",
     }  # fmt: skip
-    outbox.taken(first, BEGIN)
+    outbox.confirm(first, BEGIN)
     (alert,) = outbox.next_batch(BEGIN).body["alerts"]
     assert alert["endsAt"] == "2027-01-15T08:00:05.000+00:00"
     assert (alert["status"], len(alert["fingerprint"])) == ("resolved", 16)
@@ -256,13 +256,13 @@ def test_the_body_is_alertmanagers_own_webhook():
 def test_what_somebody_else_tells_now_is_forgotten_and_its_end_is_not_told(outbox):
     outbox.update(firing("theirs", "ours"), BEGIN)
     while batch := outbox.next_batch(BEGIN):
-        outbox.taken(batch, BEGIN)
-    outbox.let_go({("theirs", "critical")})
-    assert {n.labels["alertname"] for n in outbox.told().values()} == {"ours"}
+        outbox.confirm(batch, BEGIN)
+    outbox.drop({("theirs", "critical")})
+    assert {n.labels["alertname"] for n in outbox.delivered().values()} == {"ours"}
     outbox.update({}, BEGIN + 600)
     said = ""
     while batch := outbox.next_batch(BEGIN + 600):
         said += json.dumps(batch.body)
-        outbox.taken(batch, BEGIN + 600)
+        outbox.confirm(batch, BEGIN + 600)
     assert "ours" in said
     assert "theirs" not in said

@@ -23,7 +23,7 @@ def run(name: str, signals: SignalState | None) -> RunRow:
 
 
 class Told:
-    """A receiver that remembers its newest update."""
+    """A receiver that stores its latest update."""
 
     def __init__(self) -> None:
         self.firing = {}
@@ -31,7 +31,7 @@ class Told:
     def update(self, firing, now_seconds) -> None:
         self.firing = dict(firing)
 
-    def let_go(self, named) -> None:
+    def drop(self, named) -> None:
         self.firing = {key: n for key, n in self.firing.items() if n.named not in named}
 
     @property
