@@ -118,7 +118,12 @@ def measure(*, quick: bool) -> list[Result]:
 
 def _visit(job: _Job, folder: str) -> None:
     order = Order(
-        folder, folder, version=__version__, known={}, grace_seconds=600.0, is_compiled=True
+        folder,
+        folder,
+        version=__version__,
+        identity_fields={},
+        grace_seconds=600.0,
+        is_compiled=True,
     )
     inject(job.pid, order.source)
     answer = order.answer(_WAIT_SECONDS)

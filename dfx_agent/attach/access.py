@@ -1,4 +1,4 @@
-"""Why the kernel lets one process touch another, or not: the rules of ptrace_may_access.
+"""Explains why the kernel refuses access to another process: the rules of ptrace_may_access.
 
 Sources: kernel/ptrace.c, security/commoncap.c and security/yama/yama_lsm.c of Linux.
 """
@@ -23,24 +23,24 @@ _SYS_PTRACE = 1 << _NAMES.index("SYS_PTRACE")
 _WHOLE_NAMESPACE = "4294967295"
 
 
-class Facts(NamedTuple):
-    """What decides: both processes' status, Yama's scope (None: no Yama), and three findings.
-
-    ``is_dumpable`` is None where it cannot be seen (the target's uid is 0).
-    """
+class AccessFacts(NamedTuple):
+    """What decides whether this process may access another one."""
 
     target: Status
     own: Status
     yama_scope: int | None
+    """kernel.yama.ptrace_scope; None without Yama."""
     is_dumpable: bool | None
+    """None if it cannot be seen, because the target's uid is 0."""
     is_in_user_namespace: bool
+    """Whether this process is in a user namespace of its own."""
 
 
-def facts(pid: int) -> Facts:
-    """OSError when the process is gone."""
+def read_facts(pid: int) -> AccessFacts:
+    """Read the facts about a process. Raises OSError if it has exited."""
     target = procfs.status(pid)
     owner = os.stat(f"/proc/{pid}").st_uid
-    return Facts(
+    return AccessFacts(
         target=target,
         own=procfs.status(os.getpid()),
         yama_scope=_yama_scope(),
@@ -49,8 +49,8 @@ def facts(pid: int) -> Facts:
     )
 
 
-def refusal(pid: int, facts: Facts) -> AttachError:  # noqa: PLR0911 (one return per rule)
-    """The text for a process that the kernel did not let us open."""
+def refusal(pid: int, facts: AccessFacts) -> AttachError:  # noqa: PLR0911 (one return per rule)
+    """The error for a process that the kernel did not let this process open."""
     target, own = facts.target, facts.own
     if own.effective_capabilities & _SYS_PTRACE:
         if facts.yama_scope == 3:
@@ -72,7 +72,7 @@ def refusal(pid: int, facts: Facts) -> AttachError:  # noqa: PLR0911 (one return
 
 
 def capability_names(mask: int) -> str:
-    """``CAP_IPC_LOCK, CAP_SYS_PTRACE``; one that we do not know goes by its number."""
+    """``CAP_IPC_LOCK, CAP_SYS_PTRACE``; an unknown capability is shown by its number."""
     numbers = [number for number in range(mask.bit_length()) if mask >> number & 1]
     return ", ".join(f"CAP_{_NAMES[n] if n < len(_NAMES) else n}" for n in numbers)
 

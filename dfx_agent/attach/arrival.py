@@ -1,7 +1,7 @@
-"""What runs inside a job that an agent attaches to: sent as text, with the guest's files in it.
+"""Code that runs inside a job that an agent attaches to: sent as text, with the guest's files.
 
-Run in a thread of its own (``guard``), where it may import and wait. It needs nothing installed and
-leaves no file but the segment and the answer. Python 3.10 and newer.
+It runs in a thread of its own (``guard``), in which it may import and block. It needs nothing
+installed and leaves no files but the segment and the answer. Python 3.10 and newer.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGE = "dfx_agent"
-# keys in the attribute of ``os`` that remains (see shim/residue.py): a running attach, the guest
+# keys in the attribute of ``os`` that remains (see shim/permanent_state.py)
 _RESIDUE, _CLAIM, _GUEST = "_dfx_residue", "claim", "guest"
 _CLAIM_SECONDS = 10.0
-# compiling holds the GIL: after each module the job has it for a while
-_BREATH_SECONDS = 0.005
+# compiling holds the GIL, so the job gets a pause after each module
+_PAUSE_SECONDS = 0.005
 
 
 def arrive(parcel: dict[str, Any]) -> None:
-    """Bring the guest in; the answer is written to ``parcel["answer"]``."""
+    """Load and start the guest; write the answer to ``parcel["answer"]``."""
     try:
         answer = _one_at_a_time(parcel)
     except BaseException as error:  # noqa: BLE001 (never into the job)
         answer = {"state": "failed", "message": f"{type(error).__name__}: {error}"}
     try:
         _write(parcel["answer"], answer)
-    except OSError:  # the agent waits no longer than it wants to
+    except OSError:  # the agent does not wait forever
         return
 
 
 def _one_at_a_time(parcel: dict[str, Any]) -> dict[str, Any]:
-    """Two agents may come at the same moment: ``setdefault`` lets one of them in."""
+    """Attach unless another agent does so now; ``setdefault`` lets one of two agents through."""
     residue: dict[str, Any] = vars(os).setdefault(_RESIDUE, {})
     mine = object()
     end = time.monotonic() + _CLAIM_SECONDS
@@ -58,7 +58,7 @@ def _one_at_a_time(parcel: dict[str, Any]) -> dict[str, Any]:
 def _attach(parcel: dict[str, Any], residue: dict[str, Any]) -> dict[str, Any]:
     """Use the active guest (attached, or imported by the job), else load one.
 
-    A detached guest with the same files is used again, so that its memory is allocated once.
+    A detached guest with the same files is reused, so that its memory is allocated only once.
     """
     stored: Any = residue.get(_GUEST)
     is_active = stored is not None and stored.is_active
@@ -96,14 +96,14 @@ def _load_installed(name: str) -> Any:
 
 
 def _unpacked(parcel: dict[str, Any]) -> dict[str, str | bytes]:
-    """Path -> marshalled code where the agent runs on this very interpreter, else source."""
+    """Path -> marshalled code if the agent runs on this very interpreter, else source."""
     data = zlib.decompress(binascii.a2b_base64(parcel["guest"]))
     files: dict[str, str | bytes] = (marshal if parcel["is_compiled"] else json).loads(data)
     return files
 
 
 def _write(path: str, answer: dict[str, Any]) -> None:
-    """Whole or not at all: the agent looks for the file."""
+    """Write the complete file or none, because the agent polls for it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(f"{path}.tmp", flags, 0o600)
     try:
@@ -116,9 +116,9 @@ def _write(path: str, answer: dict[str, Any]) -> None:
 class _Guest:
     """The guest's modules, in a private table: the job's ``sys.modules`` does not change.
 
-    The job may iterate over ``sys.modules`` at this moment, and a table that changes during a loop
-    raises an exception there. Every module has the ``__import__`` of this table in its builtins. If
-    the job itself imports ``dfx_agent``, ``find_spec`` returns these modules.
+    The job may iterate over ``sys.modules`` right now; changing it would raise an exception there.
+    Every module of the guest has the ``__import__`` of this table in its builtins. If the job
+    itself imports ``dfx_agent``, ``find_spec`` returns these modules.
     """
 
     def __init__(self, parcel: dict[str, Any]) -> None:
@@ -130,17 +130,17 @@ class _Guest:
         self.renew_lock()
 
     def renew_lock(self) -> None:
-        """Also in a forked child: a thread that exists only in the parent may hold the old lock."""
+        """Replace the lock in a forked child: a thread of the parent may have held the old one."""
         self._lock = threading.RLock()
 
     def activate(self) -> None:
-        """In front: an installed dfx-agent, maybe another version, must not come in between."""
-        # a new list: another thread may be half-way through the old one
+        """Insert this finder first, before an installed dfx-agent of another version."""
+        # a new list: another thread may iterate over the old one
         sys.meta_path = [self, *sys.meta_path]
         self.is_active = True
 
     def unload(self) -> None:
-        """Remove everything but this table, which the next attach uses again."""
+        """Remove everything but this table, which the next attach reuses."""
         self.is_active = False
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
         for name, module in list(self.modules.items()):
@@ -148,7 +148,7 @@ class _Guest:
                 del sys.modules[name]
 
     def load(self, name: str) -> ModuleType:
-        """The module of this name, after the packages around it."""
+        """Load the module of this name, after its parent packages."""
         module = self.modules.get(name)
         if module is not None:
             return module
@@ -174,20 +174,20 @@ class _Guest:
     def _import(
         self, name: str, scope: Any = None, local: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        """``__import__`` of the guest's modules, which import nothing relatively."""
+        """``__import__`` of the guest's modules, which use no relative imports."""
         if level or name.partition(".")[0] != _PACKAGE:
-            found = self._built_in(name)
-            return found or builtins.__import__(name, scope, local, fromlist, level)
+            module = self._built_in(name)
+            return module or builtins.__import__(name, scope, local, fromlist, level)
         module = self.load(name)
         if not fromlist:
             return self.modules[_PACKAGE]
-        for each in fromlist:
-            if not hasattr(module, each):
-                self.load(f"{name}.{each}")
+        for child in fromlist:
+            if not hasattr(module, child):
+                self.load(f"{name}.{child}")
         return module
 
     def _built_in(self, name: str) -> ModuleType | None:
-        """A module of the interpreter itself that the job has not loaded (``faulthandler``)."""
+        """A module of the interpreter that the job has not loaded (``faulthandler``), or None."""
         if name in sys.modules or name not in sys.builtin_module_names:
             return None
         if name not in self._own_built_in:
@@ -198,22 +198,22 @@ class _Guest:
         return self._own_built_in[name]
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        """For the job's own import."""
+        """Find a module for an import of the job itself."""
         return self._spec(name) if name.partition(".")[0] == _PACKAGE else None
 
     def _spec(self, name: str) -> ModuleSpec | None:
         path = self._file(name)
         if path is None:
             return None
-        loader: Any = self  # of PEP 451, and no more of importlib.abc than that asks for
+        loader: Any = self  # of PEP 451, which needs only a part of importlib.abc
         return ModuleSpec(name, loader, is_package=path.endswith("/__init__.py"))
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The one that the guest has, where the job imports it; else a plain module."""
+        """The guest's module if the job imports it; else None for a plain module."""
         return self.modules.get(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """The job's own import: a module of the table is executed already, or by another thread."""
+        """Execute a module that the job imports, unless this table has done so already."""
         with self._lock:
             if self.modules.get(module.__name__) is not module:
                 self.modules[module.__name__] = module
@@ -225,7 +225,7 @@ class _Guest:
         file = self._files[path]
         if isinstance(file, str):
             code = compile(file, f"<attached>/{path}", "exec", dont_inherit=True)
-            time.sleep(_BREATH_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
         else:
             code = marshal.loads(file)  # noqa: S302 (the agent's own bytes)
         vars(module)["__builtins__"] = self._builtins
@@ -237,7 +237,7 @@ class _Guest:
         return source if isinstance(source, str) else None
 
     def module_names(self, package: str) -> list[str]:
-        """Modules right inside ``package``: the guest asks, where its folder is its registry."""
+        """Modules directly in ``package``, for a guest whose folder is its registry."""
         folder = package.replace(".", "/") + "/"
         inside = [path[len(folder) : -3] for path in self._files if path.startswith(folder)]
         return [name for name in inside if "/" not in name and name != "__init__"]

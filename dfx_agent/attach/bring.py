@@ -1,7 +1,7 @@
-"""The text that brings the guest into a running process, and the answer that comes back.
+"""The text that loads the guest into a running process, and the answer of the guest.
 
-The text carries the guest's files, so nothing must be installed in the target, and its own loader,
-so nothing is written there. The answer is a file in the folder of segments.
+The text contains the guest's files and a loader, so nothing must be installed or written in the
+target. The answer is a file in the folder of segments.
 """
 
 from __future__ import annotations
@@ -27,35 +27,40 @@ from dfx_agent.attach.payload import guest_files
 _ANSWER_SUFFIX = ".answer"
 _MAX_ANSWER_BYTES = 1 << 16
 _POLL_SECONDS = 0.005
-# the folder may be another user's: no link is followed, no pipe waited for
+# the folder may belong to another user: do not follow links or wait for pipes
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ROOT = Path(__file__).resolve().parents[2]
-# a tenth of what 9 takes, for a text that is an eighth longer
+# level 1 takes a tenth of the time of level 9, for a text that is an eighth longer
 _COMPRESSION = 1
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the guest said.
-
-    ``state`` is attached, observed (it was there already, and stays), busy (with another agent's
-    folder), skipped (nothing to see there), refused or failed. ``segment`` is the file's path as
-    the target sees it, "" when there is none.
-    """
+class AttachAnswer:
+    """The guest's answer to an attach."""
 
     state: str
+    """One of
+
+    - attached: the guest records,
+    - observed: the guest was loaded by the job, and stays,
+    - busy: the guest records into the folder of another agent,
+    - skipped: there is nothing to record in this process,
+    - refused, failed.
+    """
     segment: str = ""
+    """Path of the segment as the target sees it; "" if there is none."""
     message: str = ""
     python: str = ""
+    """Version of the target's Python."""
 
 
 class Order:
-    """One attempt to bring the guest into one process.
+    """One attempt to load the guest into one process.
 
-    ``directory`` is the folder of segments as the target sees it, ``seen_directory`` as we do.
-    ``known`` holds fields of wire.Identity that were found out from outside. ``max_overhead_ratio``
-    is the guest's budget, None: as the job has it. ``is_compiled`` is for
-    a target that runs the same interpreter as we do: compiling there holds its GIL.
+    ``directory`` is the folder of segments as the target sees it, ``seen_directory`` as the agent
+    sees it. ``identity_fields`` are fields of wire.Identity that the agent found out.
+    ``max_overhead_ratio`` is the guest's budget; None means that of the job. ``is_compiled`` sends
+    compiled code to a target with the same interpreter, because compiling there holds the GIL.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class Order:
         seen_directory: str,
         *,
         version: str,
-        known: Mapping[str, Any],
+        identity_fields: Mapping[str, Any],
         grace_seconds: float,
         max_overhead_ratio: float | None = None,
         is_compiled: bool = False,
@@ -81,35 +86,35 @@ class Order:
                 "agent_pid": os.getpid(),
                 "grace_seconds": grace_seconds,
                 "max_overhead_ratio": max_overhead_ratio,
-                "known": dict(known),
+                "identity_fields": dict(identity_fields),
             },
         }
 
     @property
     def source(self) -> str:
-        """Python text for the target; run it with globals of its own, in any thread."""
+        """Python text for the target; run it with its own globals, in any thread."""
         return f"{_arrival()}\n\narrive({self._parcel!r})\n"
 
-    def answer(self, timeout_seconds: float) -> Answer | None:
-        """The guest's answer, None if there is none in time; it may still come."""
+    def answer(self, timeout_seconds: float) -> AttachAnswer | None:
+        """The guest's answer; None if there is none in time, although it may still come."""
         end = time.monotonic() + timeout_seconds
         while (answer := self._read()) is None and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         return answer
 
-    def _read(self) -> Answer | None:
+    def _read(self) -> AttachAnswer | None:
         try:
             fd = os.open(self._answer, _READ)
         except OSError:
             return None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return Answer("failed", message="its answer is no file")
+                return AttachAnswer("failed", message="its answer is no file")
             fields = json.loads(os.read(fd, _MAX_ANSWER_BYTES))
             names = ("state", "segment", "message", "python")
-            return Answer(**{name: str(fields.get(name, "")) for name in names})
+            return AttachAnswer(**{name: str(fields.get(name, "")) for name in names})
         except (ValueError, AttributeError):
-            return Answer("failed", message="its answer cannot be read")
+            return AttachAnswer("failed", message="its answer cannot be read")
         finally:
             os.close(fd)
             os.unlink(self._answer)
@@ -121,7 +126,7 @@ def _arrival() -> str:
 
 
 def runs_our_interpreter(pid: int) -> bool:
-    """Whether this process runs the file that we run, so that our compiled code is its own."""
+    """Whether this process runs the same interpreter as the agent, so that code can be shared."""
     try:
         return os.path.samefile(f"/proc/{pid}/exe", "/proc/self/exe")
     except OSError:
@@ -129,7 +134,7 @@ def runs_our_interpreter(pid: int) -> bool:
 
 
 def prepare_guest(*, is_compiled: bool) -> None:
-    """Pack the files that every ``Order`` carries, before threads with a target each need them."""
+    """Pack the files that every ``Order`` contains, before several threads need them."""
     _packed_guest(is_compiled=is_compiled)
 
 
@@ -144,7 +149,7 @@ def _packed_guest(*, is_compiled: bool) -> str:
 
 
 def _compiled(path: str) -> CodeType:
-    """Code of one of our files, from the interpreter's cache where it keeps one."""
+    """Code of one of the guest's files, from the interpreter's cache if possible."""
     name = path.removesuffix(".py").replace("/", ".")
     code = SourceFileLoader(name, os.path.join(_ROOT, path)).get_code(name)
     assert code is not None
@@ -152,7 +157,7 @@ def _compiled(path: str) -> CodeType:
 
 
 def _as_attached(code: CodeType, file: str) -> CodeType:
-    """The agent's paths mean nothing in the target, or other files."""
+    """Replace the agent's paths, which mean nothing in the target."""
     constants = tuple(
         _as_attached(constant, file) if isinstance(constant, CodeType) else constant
         for constant in code.co_consts
@@ -161,7 +166,7 @@ def _as_attached(code: CodeType, file: str) -> CodeType:
 
 
 def remove_leftovers(directory: str, suffixes: tuple[str, ...]) -> None:
-    """Files beside segments that are gone, and answers that nobody waited for."""
+    """Remove files next to segments that no longer exist, and old answers."""
     try:
         folder = os.open(directory, _READ | os.O_DIRECTORY)
     except OSError:

@@ -1,8 +1,11 @@
-"""From one pid to the whole job on this machine: its ranks, actors, collectors and programs.
+"""Finds all processes of a job on this machine from one pid: ranks, actors, collectors, programs.
 
-A job is found by what its launcher leaves in the environment of every process (the rendezvous of
-torchrun, accelerate and deepspeed, the name space of MPI, the step of Slurm, the job of Ray), by
-descent from the process that was named, and for the programs of prime-rl by their output folder.
+The members of a job are found by
+
+- what its launcher sets in the environment of every process (the rendezvous of torchrun, accelerate
+  and deepspeed, the name space of MPI, the step of Slurm, the job of Ray),
+- descent from the given process,
+- the output folder, for the programs of prime-rl.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dfx_agent.attach import ray, refusals
-from dfx_agent.attach.processes import Process, ProcessTable, is_zombie
+from dfx_agent.attach.processes import HostProcess, ProcessTable, is_zombie
 from dfx_agent.attach.programs import (
     is_by_multiprocessing,
     is_fork_of,
@@ -31,14 +34,13 @@ _TORCH = "libtorch"
 
 @dataclass(frozen=True)
 class Member:
-    """A process of the job, to bring the guest into.
+    """A process of the job that the guest should be loaded into."""
 
-    ``rank`` is None where its environment has none; "" is a ``role`` that only the process knows.
-    """
-
-    process: Process
+    process: HostProcess
     role: str
+    """"" if only the process itself knows it."""
     rank: int | None
+    """None if its environment has none."""
 
     @property
     def pid(self) -> int:
@@ -50,14 +52,12 @@ class Member:
 
 
 @dataclass
-class Job:
-    """The job that ``pid`` belongs to. AttachError when no such process runs.
-
-    ``only_this``: the process itself and nothing else.
-    """
+class DiscoveredJob:
+    """The job that ``pid`` belongs to. Raises AttachError if there is no such process."""
 
     pid: int
     only_this: bool = False
+    """Only the process itself and nothing else."""
     table: ProcessTable = field(default_factory=ProcessTable)
 
     def __post_init__(self) -> None:
@@ -66,25 +66,25 @@ class Job:
             refuse = refusals.zombie if is_zombie(self.pid) else refusals.no_process
             raise refuse(self.pid)
         self._root = root
-        self._launchers: set[Process] = set()
+        self._launchers: set[HostProcess] = set()
         self._keys: set[str] = set()
-        self._computing: set[Process] = set()
+        self._computing: set[HostProcess] = set()
         self.run = self._run_name()
 
     @property
     def program(self) -> str:
-        """What the named process runs."""
+        """Program of the given process."""
         return program_of(self._root)
 
     def members(self) -> list[Member]:
-        """Processes of the job that run now, by rank; call again for those that came since."""
+        """Running processes of the job, by rank. Call again to find processes started since."""
         self.table.refresh()
-        found = [self._root] if self.only_this else self._find()
-        members = [self._member(process) for process in found if process.is_alive()]
+        processes = [self._root] if self.only_this else self._find()
+        members = [self._member(process) for process in processes if process.is_alive()]
         return sorted(members, key=lambda m: (m.rank is None, m.rank or 0, m.pid))
 
-    def _find(self) -> list[Process]:
-        inside: dict[int, Process] = {}
+    def _find(self) -> list[HostProcess]:
+        inside: dict[int, HostProcess] = {}
         tops = {self._top_of(self._root), *self._launchers}
         if folder := output_folder(self._root):
             others = (p for p in self.table if is_inside(output_folder(p), folder))
@@ -101,16 +101,16 @@ class Job:
             self._add_families({self._top_of(process) for process in others}, inside)
         return [process for process in inside.values() if self._is_part(process, inside)]
 
-    def _add_families(self, tops: set[Process], inside: dict[int, Process]) -> None:
-        """Everything below ``tops``; launchers are remembered, their ranks come and go."""
+    def _add_families(self, tops: set[HostProcess], inside: dict[int, HostProcess]) -> None:
+        """Add everything below ``tops``; remember launchers, as their ranks start and exit."""
         for top in tops:
             if self.table.get(top.pid) == top:
                 inside |= {process.pid: process for process in self.table.family(top)}
                 if is_launcher(top):
                     self._launchers.add(top)
 
-    def _top_of(self, process: Process) -> Process:
-        """Its launcher; the parent of a process that multiprocessing started; or itself."""
+    def _top_of(self, process: HostProcess) -> HostProcess:
+        """Its launcher, the parent of a process that multiprocessing started, or itself."""
         above = list(self.table.ancestors(process))
         launcher = next((a for a in above if is_launcher(a)), None)
         if launcher is not None and rank_of(process) is not None:
@@ -124,8 +124,8 @@ class Job:
             process = ancestor
         return process
 
-    def _is_part(self, process: Process, inside: Mapping[int, Process]) -> bool:
-        """Whether to attach to it: ranks and the named process always, others when they compute."""
+    def _is_part(self, process: HostProcess, inside: Mapping[int, HostProcess]) -> bool:
+        """Whether to attach: always to ranks and the given process, to others if they use torch."""
         if not process.is_python or is_launcher(process) or is_helper(process):
             return False
         rank = rank_of(process)
@@ -137,20 +137,20 @@ class Job:
         if rank is not None and not any(rank_of(ancestor) == rank for ancestor in above):
             return True
         if above and rank is not None and is_fork_of(process, above[0]):
-            return False  # a rank's own workers
+            return False  # a worker of the rank
         is_top = not above and not self._keys and not is_launcher(self._root)
         return process == self._root or is_top or self._computes(process)
 
-    def _computes(self, process: Process) -> bool:
+    def _computes(self, process: HostProcess) -> bool:
         if process not in self._computing and process.has_mapped(_TORCH):
             self._computing.add(process)
         return process in self._computing
 
-    def _member(self, process: Process) -> Member:
+    def _member(self, process: HostProcess) -> Member:
         return Member(process, role_of(process, self.table), rank_of(process))
 
     def _run_name(self) -> str:
-        """The name that the guest of a rank would give itself."""
+        """The name that the guest of a rank would choose for the run."""
         ranks = self.members()
         first = next((m.process for m in ranks if m.rank is not None), None)
         first = first or (ranks[0].process if ranks else self._root)

@@ -1,15 +1,15 @@
-"""Symbols of a mapped ELF image, read from the process's memory and from no file.
+"""Finds symbols of an ELF image in a process's memory, without reading a file.
 
-So it does not matter that the file was deleted, replaced, or lies in another mount namespace.
-Program headers, PT_DYNAMIC and DT_GNU_HASH are loaded in every dynamic program; section headers
-and debug symbols are not looked at. Source: System V ABI, gABI 4.1, chapter 5.
+The file may therefore be deleted, replaced, or in another mount namespace. Program headers,
+PT_DYNAMIC and DT_GNU_HASH are loaded in every dynamic program; section headers and debug symbols
+are not needed. Source: System V ABI, gABI 4.1, chapter 5.
 """
 
 from __future__ import annotations
 
 import struct
 
-from dfx_agent.attach.procfs import Memory
+from dfx_agent.attach.procfs import TargetMemory
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 5, 6, 0x6FFFFEF5
@@ -27,13 +27,13 @@ _MACHINES = {
 
 
 class ElfError(Exception):
-    """The bytes are no dynamic 64-bit ELF image; the message says what they are."""
+    """The bytes are not a dynamic 64-bit ELF image; the message says what they are."""
 
 
 class Image:
-    """The image whose first mapping is at ``base``. ElfError if it has no symbols for us."""
+    """The image whose first mapping is at ``base``. Raises ElfError if it has no usable symbols."""
 
-    def __init__(self, memory: Memory, base: int) -> None:
+    def __init__(self, memory: TargetMemory, base: int) -> None:
         self._memory, self._base = memory, base
         header = memory.read(base, 64)
         self.machine = machine_of(header)
@@ -47,7 +47,7 @@ class Image:
             raise ElfError("no symbol table with a GNU hash") from None
 
     def _dynamic(self, offset: int, entry_size: int, num_entries: int) -> dict[int, int]:
-        """Tag -> value; also finds ``_bias``, what is added to an address of the file."""
+        """Tag -> value. Also sets ``_bias``, which is added to addresses in the file."""
         segments: dict[int, tuple[int, int]] = {}
         table = self._memory.read(self._base + offset, entry_size * num_entries)
         for begin in range(0, len(table), entry_size):
@@ -57,13 +57,13 @@ class Image:
             raise ElfError("statically linked")
         self._bias = self._base - (segments[_PT_LOAD][0] & ~0xFFF)
         address, size = segments[_PT_DYNAMIC]
-        found: dict[int, int] = {}
+        values: dict[int, int] = {}
         for tag, value in struct.iter_unpack("<qQ", self._memory.read(self._bias + address, size)):
             if tag == 0:
                 break
-            # glibc writes the biased address back into the table, musl leaves what the file says.
-            found.setdefault(tag, value if value >= self._base else value + self._bias)
-        return found
+            # glibc writes the biased address back into the table, musl leaves the file's value
+            values.setdefault(tag, value if value >= self._base else value + self._bias)
+        return values
 
     def symbol(self, name: str) -> int | None:
         """Address of a function or variable that the image defines; None if it does not."""
@@ -95,7 +95,7 @@ class Image:
 
 
 def machine_of(header: bytes) -> str:
-    """Name of the processor in an ELF header of at least 20 bytes. ElfError if it is none."""
+    """Processor of an ELF header of at least 20 bytes. Raises ElfError for other bytes."""
     if header[:4] != b"\x7fELF":
         raise ElfError("not ELF")
     number = int.from_bytes(header[18:20], "little")

@@ -1,14 +1,14 @@
-"""The text around the text: whatever the payload does, the target must not notice.
+"""Wraps the injected text so that the target does not notice it, whatever it does.
 
-The caller's source runs in a thread of its own with globals of its own. An error in it, even a
-SystemExit, ends only that thread. The thread that came here neither imports nor compiles the
-source, waits for nothing, and binds no name in ``__main__``.
+The text runs in a new thread with its own globals. An error in it, even a SystemExit, ends only
+that thread. The target's own thread imports and compiles nothing, waits for nothing, and binds no
+name in ``__main__``.
 """
 
 from __future__ import annotations
 
-# Only modules that are built in and loaded at start. The first of several threads that come here
-# removes the mark in `folder`, the others fail at it.
+# Uses only modules that are built in and loaded at start. If several threads run it, the first one
+# removes the mark in `folder` and the others fail there.
 _BOOT = """
 import _signal, _thread, posix, time
 
@@ -53,11 +53,11 @@ if begin():
 def guarded(
     source: str, *, report_at: tuple[int, int] | None = None, folder: str | None = None
 ) -> str:
-    """``source`` as ASCII text that cannot fail, for PyRun_SimpleString or as a script.
+    """Return ``source`` as ASCII text that cannot fail, for PyRun_SimpleString or as a script.
 
-    ``report_at`` are two addresses in the target: at the first the guard writes 1 when it begins,
-    at the second it reads whether it was cancelled. ``folder`` is a folder of the target with the
-    mark ``armed`` and the script ``payload.py``.
+    ``report_at`` are two addresses in the target: the guard writes 1 to the first when it begins,
+    and reads from the second whether it was cancelled. ``folder`` is a folder of the target with
+    the mark ``armed`` and the script ``payload.py``.
     """
     names = {"source": source, "report_at": report_at, "folder": folder}
     run = f"__import__('builtins').exec({_BOOT!a}, {names!a})"

@@ -1,10 +1,10 @@
-"""Make one thread of another process call one function and go on as if nothing had happened.
+"""Makes one thread of another process call one function and then continue where it was.
 
-The "sigreturn hijack": stop the thread, put a signal frame of our own under its stack with the
-return address on the kernel's sigreturn, point it at the function, and detach at once. The function
-runs untraced and the kernel restores every register, the signal mask and the interrupted system
-call. No code is overwritten and nothing waits for us: if we are killed at any moment, the thread
-goes on.
+The "sigreturn hijack": stop the thread, write a signal frame below its stack with the kernel's
+sigreturn as return address, set the instruction pointer to the function, and detach at once. The
+function runs untraced. The kernel then restores every register, the signal mask and the interrupted
+system call. No code is overwritten and nothing waits for this process: if it is killed at any
+moment, the thread continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from dfx_agent.attach import machine_aarch64, machine_x86_64, procfs, ptrace, refusals
-from dfx_agent.attach.procfs import Mapping, Memory
+from dfx_agent.attach.procfs import Mapping, TargetMemory
 from dfx_agent.base.errors import AttachError
 
 STOP_SECONDS = 0.5
@@ -26,27 +26,29 @@ _MAX_THREADS_LOOKED_AT = 512
 _FUTEX_COMMAND, _FUTEX_WAIT_BITSET = 0x7F, 9
 _LOWEST_ADDRESS, _SPACE_AROUND = 1 << 32, 1 << 30
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# Faults must stay visible; 32 and 33 are glibc's own, and a thread that blocks 33 for ever would
-# block setuid() of the whole process.
+# Faults must stay visible. 32 and 33 are glibc's own: a thread that blocks 33 forever would block
+# setuid() of the process.
 _UNBLOCKED = (4, 5, 7, 8, 11, 31, 32, 33)
 _BLOCKED_MASK = (2**64 - 1 - sum(1 << (number - 1) for number in _UNBLOCKED)).to_bytes(8, "little")
 
 
-class Stopped(Protocol):
-    """The registers of a stopped thread; see machine_x86_64.Stopped."""
+class StoppedThread(Protocol):
+    """A stopped thread and its registers, see machine_x86_64.X86Thread."""
 
-    def syscall(self, memory: Memory) -> tuple[int, int] | None: ...
-    def call(self, memory: Memory, function: int, arguments: list[int], sigreturn: int) -> None: ...
+    def syscall(self, memory: TargetMemory) -> tuple[int, int] | None: ...
+    def call(
+        self, memory: TargetMemory, function: int, arguments: list[int], sigreturn: int
+    ) -> None: ...
 
 
-class StoppedFactory(Protocol):
+class StoppedThreadFactory(Protocol):
     """Reads the registers of a thread that is stopped now."""
 
-    def __call__(self, thread_id: int) -> Stopped: ...
+    def __call__(self, thread_id: int) -> StoppedThread: ...
 
 
 class Machine(Protocol):
-    """One processor: what machine_x86_64 and machine_aarch64 hold."""
+    """One processor: the contents of machine_x86_64 or machine_aarch64."""
 
     @property
     def name(self) -> str: ...
@@ -61,19 +63,19 @@ class Machine(Protocol):
     @property
     def stub(self) -> bytes: ...
     @property
-    def Stopped(self) -> StoppedFactory: ...  # noqa: N802 (a class)
+    def stopped_thread(self) -> StoppedThreadFactory: ...
 
 
 _MACHINES: dict[str, Machine] = {"x86_64": machine_x86_64, "aarch64": machine_aarch64}
 
 
 def own_machine() -> Machine | None:
-    """The processor we run on; None where no injection was written for it."""
+    """The processor of this machine; None if injection is not implemented for it."""
     return _MACHINES.get(os.uname().machine)
 
 
 class IdleThread(NamedTuple):
-    """A thread blocked where it can own no lock of malloc or of the loader; best sort first."""
+    """A thread that is blocked where it owns no lock of malloc or the loader; best ones first."""
 
     rank: int
     thread_id: int
@@ -81,8 +83,8 @@ class IdleThread(NamedTuple):
 
 
 def idle_threads(pid: int, maps: Sequence[Mapping], machine: Machine) -> list[IdleThread]:
-    """OSError when the process may not be read; a thread that ends meanwhile is left out."""
-    found = []
+    """Idle threads of a process. Raises OSError if it may not be read; skips ended threads."""
+    threads = []
     for thread_id in procfs.thread_ids(pid)[:_MAX_THREADS_LOOKED_AT]:
         try:
             call = procfs.current_syscall(pid, thread_id)
@@ -91,12 +93,12 @@ def idle_threads(pid: int, maps: Sequence[Mapping], machine: Machine) -> list[Id
         name = call and machine.idle_syscalls.get(call.number)
         if call and name and _owns_no_lock(pid, name, call) and _has_stack(call, maps):
             rank = list(machine.idle_syscalls).index(call.number)
-            found.append(IdleThread(rank, thread_id, (call.number, call.arguments[1])))
-    return sorted(found)
+            threads.append(IdleThread(rank, thread_id, (call.number, call.arguments[1])))
+    return sorted(threads)
 
 
 def _owns_no_lock(pid: int, name: str, call: procfs.Syscall) -> bool:
-    """Low-level locks wait with plain FUTEX_WAIT, and the loader reads files under its lock."""
+    """Exclude plain FUTEX_WAIT, used by low-level locks, and file reads under the loader's lock."""
     if name == "futex":
         return call.arguments[1] & _FUTEX_COMMAND == _FUTEX_WAIT_BITSET
     if name == "read":
@@ -114,12 +116,14 @@ def _has_stack(call: procfs.Syscall, maps: Sequence[Mapping]) -> bool:
 
 
 class Hijacker:
-    """Calls functions in threads of one process. Use it in a short-lived process only.
+    """Calls functions in threads of one process. Use it only in a short-lived process.
 
-    ``stops`` holds, for each call, the seconds its thread stood still.
+    ``stops`` contains, for each call, the seconds for which its thread was stopped.
     """
 
-    def __init__(self, pid: int, memory: Memory, maps: Sequence[Mapping], machine: Machine) -> None:
+    def __init__(
+        self, pid: int, memory: TargetMemory, maps: Sequence[Mapping], machine: Machine
+    ) -> None:
         self._pid, self._memory, self._maps, self._machine = pid, memory, maps, machine
         self._sigreturn = find_sigreturn(memory, maps, machine)
         self.stops: list[float] = []
@@ -132,11 +136,11 @@ class Hijacker:
         only_idle: bool = False,
         only_main: bool = False,
     ) -> None:
-        """Let a thread call ``function``; it may still run when this returns.
+        """Make a thread call ``function``, which may still run when this method returns.
 
-        ``only_idle`` refuses any thread that is not blocked in a harmless system call, else the
-        main thread is taken where it is; ``only_main`` takes no other. AttachError, with nothing
-        changed, when no thread can be had.
+        By default an idle thread is used, else the main thread wherever it is. ``only_idle``
+        accepts only a thread that is blocked in a harmless system call, ``only_main`` only the main
+        thread. Raises AttachError, with nothing changed, if no thread is available.
         """
         last = refusals.no_idle_thread()
         for _ in range(_RETRIES):
@@ -163,11 +167,11 @@ class Hijacker:
 
     def _try(self, function: int, arguments: list[int], idle: IdleThread | None) -> None:
         thread_id = self._pid if idle is None else idle.thread_id
-        with _without_waiting_for_a_processor():
+        with _realtime_priority():
             ptrace.stop(thread_id, STOP_SECONDS)
             begin = time.perf_counter()
             try:
-                stopped = self._machine.Stopped(thread_id)
+                stopped = self._machine.stopped_thread(thread_id)
                 if idle is not None and stopped.syscall(self._memory) != idle.syscall:
                     raise refusals.left_its_call(thread_id)
                 stopped.call(self._memory, function, arguments, self._sigreturn)
@@ -178,8 +182,8 @@ class Hijacker:
 
 
 @contextlib.contextmanager
-def _without_waiting_for_a_processor() -> Iterator[None]:
-    """Where we may: on a busy machine a stop lasts as long as we are not scheduled."""
+def _realtime_priority() -> Iterator[None]:
+    """Use realtime priority if permitted, so that a stop is short even on a busy machine."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     try:
@@ -189,8 +193,8 @@ def _without_waiting_for_a_processor() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def find_sigreturn(memory: Memory, maps: Sequence[Mapping], machine: Machine) -> int:
-    """Address of the code that every signal handler returns to. LookupError if there is none."""
+def find_sigreturn(memory: TargetMemory, maps: Sequence[Mapping], machine: Machine) -> int:
+    """Address of the code that signal handlers return to. Raises LookupError if there is none."""
     for mapping in maps:
         name = os.path.basename(mapping.path)
         if machine.sigreturn_is_in_vdso:
@@ -199,14 +203,14 @@ def find_sigreturn(memory: Memory, maps: Sequence[Mapping], machine: Machine) ->
             is_wanted = name.startswith(("libc.so", "libc-2."))
         if is_wanted and "x" in mapping.permissions:
             code = memory.read(mapping.start, mapping.end - mapping.start)
-            found = code.find(machine.sigreturn_code)
-            if found >= 0:
-                return mapping.start + found
+            offset = code.find(machine.sigreturn_code)
+            if offset >= 0:
+                return mapping.start + offset
     raise LookupError("sigreturn trampoline")
 
 
 def free_range(pid: int, maps: Sequence[Mapping], size: int, machine: Machine) -> int:
-    """A page in the middle half of the largest gap; by chance, so that two agents do not meet."""
+    """A random page in the middle half of the largest gap: two agents use different pages."""
     gap, gap_start, previous_end = 0, 0, _LOWEST_ADDRESS
     for mapping in maps:
         if mapping.end <= machine.address_limit and mapping.start - previous_end > gap:

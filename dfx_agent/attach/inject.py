@@ -1,9 +1,9 @@
-"""Run Python text in another process, from a helper process that is gone a moment later.
+"""Runs Python text in another process, by means of a short-lived helper process.
 
-``inject`` starts the helper (injector.py), hands it one request as a line of JSON, and reads lines
-of JSON: first ``armed`` (the target will run the text as soon as it gets to it), last ``done`` or
-``refused``. The helper ends itself when its input closes, so the text is cancelled whenever the
-caller goes away; killed at any moment it leaves the target running.
+``inject`` starts the helper (injector.py), sends it one request as a line of JSON, and reads lines
+of JSON: first ``armed`` (the target will run the text as soon as possible), last ``done`` or
+``refused``. The helper exits when its input closes, so the text is cancelled whenever the caller
+exits. If the helper is killed at any moment, the target continues to run.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ _PROGRESS_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Injected:
-    """``ran``: the target has begun the text; if not, it was cancelled and never will.
-
-    ``armed_seconds`` is from the call until the target was sure to run the text,
-    ``ran_seconds`` until it began (None: it did not), ``stop_seconds`` the longest time one of its
-    threads stood still (0 for pep768).
-    """
+    """Result of an injection."""
 
     method: str
     armed_seconds: float
+    """From the call until the target was sure to run the text."""
     ran: bool
+    """Whether the target has begun the text; if not, it was cancelled and never will."""
     ran_seconds: float | None
+    """From the call until the text began; None if it did not."""
     stop_seconds: float
+    """Longest time for which a thread of the target was stopped; 0 for pep768."""
     num_stops: int
     message: str
 
@@ -59,19 +58,19 @@ def inject(
     helper: Helper | None = None,
     on_waiting: Callable[[str], None] | None = None,
 ) -> Injected:
-    """Run ``source`` in process ``pid``, in a thread and with globals of its own.
+    """Run ``source`` in process ``pid``, in a new thread with its own globals.
 
-    Errors in the text are swallowed in the target. Compiling it holds the target's GIL: keep it
-    small, and let it compile modules one by one. ``helper`` is one that was started before, for
-    this call alone; it is gone afterwards. ``on_waiting`` is called about once a second with
-    a line for people while the target has not got to it. After ``budget_seconds``, or when this
-    call is interrupted, the text is cancelled. AttachError, with nothing changed in the target,
-    when no route works; UsageError for an unknown method.
+    Errors in the text are ignored in the target. Compiling the text holds the target's GIL, so it
+    should be small and compile its modules one by one. ``helper`` is a helper that was started
+    before, for this call alone; it exits afterwards. ``on_waiting`` is called about once a second
+    with a line for people until the text begins. After ``budget_seconds``, or when this call is
+    interrupted, the text is cancelled. Raises AttachError, with nothing changed in the target, if
+    no route works, and UsageError for an unknown method.
     """
-    with _gone_afterwards(helper or _start_helper()) as ours:
-        done = _answer_of(ours, pid, source, method, budget_seconds, on_waiting)
+    with _closed_afterwards(helper or _start_helper()) as own_helper:
+        done = _answer_of(own_helper, pid, source, method, budget_seconds, on_waiting)
     if done is None:
-        raise refusals.helper_ended(pid, ours.returncode)
+        raise refusals.helper_ended(pid, own_helper.returncode)
     return done
 
 
@@ -83,7 +82,7 @@ def _answer_of(
     budget_seconds: float,
     on_waiting: Callable[[str], None] | None,
 ) -> Injected | None:
-    """None when it ended without one."""
+    """The helper's result; None if it exited without one."""
     begin = time.monotonic()
     check_method(method)
     try:
@@ -106,7 +105,7 @@ def _answer_of(
     deadline = begin + ARMING_SECONDS + budget_seconds + _GRACE_SECONDS
     for line in _lines(helper.stdout, deadline):
         if line is None:
-            _tell(on_waiting, time.monotonic() - begin)
+            _report_waiting(on_waiting, time.monotonic() - begin)
         elif "refused" in line:
             raise AttachError(*line["refused"])
         elif "done" in line:
@@ -115,16 +114,16 @@ def _answer_of(
 
 
 class Helpers:
-    """Helper processes that start while their caller is still busy; gone at the end of the block.
+    """Helper processes that start while the caller is still busy; closed at the end of the block.
 
-    One that gets no request has nothing to do with any target.
+    A helper that gets no request does not touch any target.
     """
 
     def __init__(self, num_helpers: int = 0) -> None:
         self._ready = [_start_helper() for _ in range(num_helpers)]
 
-    def take(self) -> Helper | None:
-        """For one ``inject``, None when there is none left. Any thread may call."""
+    def pop(self) -> Helper | None:
+        """A helper for one ``inject``; None if none is left. Any thread may call."""
         try:
             return self._ready.pop()
         except IndexError:
@@ -134,8 +133,8 @@ class Helpers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while helper := self.take():
-            with _gone_afterwards(helper):
+        while helper := self.pop():
+            with _closed_afterwards(helper):
                 pass
 
 
@@ -150,8 +149,8 @@ def _start_helper() -> Helper:
 
 
 @contextlib.contextmanager
-def _gone_afterwards(helper: Helper) -> Iterator[Helper]:
-    """Whatever happens: its input closes and it cancels, or it is killed."""
+def _closed_afterwards(helper: Helper) -> Iterator[Helper]:
+    """Close the helper's input in any case, so that it cancels; kill it if it does not exit."""
     try:
         yield helper
     finally:
@@ -167,7 +166,7 @@ def _gone_afterwards(helper: Helper) -> Iterator[Helper]:
 
 
 def _lines(stdout: IO[bytes], deadline: float) -> Iterator[dict[str, Any] | None]:
-    """The helper's lines as they come; None for every second without one after it said armed."""
+    """Lines of the helper; None for every second without a line after "armed"."""
     is_armed = False
     rest = b""
     while (now := time.monotonic()) < deadline:
@@ -185,10 +184,11 @@ def _lines(stdout: IO[bytes], deadline: float) -> Iterator[dict[str, Any] | None
             yield line
 
 
-def _tell(on_waiting: Callable[[str], None] | None, seconds: float) -> None:
+def _report_waiting(on_waiting: Callable[[str], None] | None, seconds: float) -> None:
     if on_waiting is not None:
         on_waiting(waiting_text(seconds))
 
 
 def waiting_text(seconds: float) -> str:
+    """The line for people about a target that has not run the text yet."""
     return f"armed: waiting for the target to return to Python ({seconds:.0f} s so far)"

@@ -1,6 +1,6 @@
-"""The helper of inject.py: serves one request and is gone, which ends every stop it holds.
+"""The helper process of inject.py: serves one request and exits, which resumes stopped threads.
 
-It imports little: on a busy machine its start is most of the time that an attach takes.
+It imports little, because on a busy machine its start is most of the time of an attach.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from dfx_agent.attach.stub import Injection
 from dfx_agent.attach.target import Target, open_target, refusal_of
 from dfx_agent.base.errors import AttachError
 
-ARMING_SECONDS = 10.0  # the kernel ends a helper that needs longer
-_PENDING_MAY_DO = {"notparked", "execmem"}  # keeps a thread of our own away, not a queued call
+ARMING_SECONDS = 10.0  # the kernel kills a helper that takes longer
+_ALLOW_PENDING = {"notparked", "execmem"}  # refusals of a new thread, but not of a queued call
 _CANCELLED = "the target did not return to Python for {:.1f} s; the attempt was cancelled"
 _FINE_POLL_SECONDS, _POLL_SECONDS, _FINE_FOR_SECONDS = 0.0005, 0.005, 0.1
 
 
 class _Waiting(Protocol):
-    """Text on its way: stub.Queued or pep768.Script."""
+    """A text that waits in the target: stub.Queued or pep768.Script."""
 
     def has_begun(self) -> bool: ...
     def cancel(self) -> bool: ...
 
 
 def serve_one_request() -> None:
-    """Read a request, answer, end the process; that resumes whatever it might still hold."""
+    """Read a request, answer, and exit, which resumes any thread that is still stopped."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    gc.disable()  # a stop is no time for it
+    gc.disable()  # no collection while a thread is stopped
     line = sys.stdin.buffer.readline()
-    if not line:  # the caller is gone already
+    if not line:  # the caller has exited already
         return
     request = json.loads(line)
     signal.setitimer(signal.ITIMER_REAL, ARMING_SECONDS)
     try:
         done = _run(request)
     except AttachError as error:
-        _say(refused=(error.code, error.reason, error.remedy))
+        _send(refused=(error.code, error.reason, error.remedy))
     except PermissionError:
         refusal = refusal_of(request["pid"])
-        _say(refused=(refusal.code, refusal.reason, refusal.remedy))
+        _send(refused=(refusal.code, refusal.reason, refusal.remedy))
     else:
-        _say(done=done)
+        _send(done=done)
     os._exit(0)
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:
-    """The members of inject.Injected."""
+    """Fields of inject.Injected."""
     pid, begin = request["pid"], request["begin"]
     with open_target(pid) as target:
         if procfs.start_ticks(pid) != request["start_ticks"]:
@@ -66,7 +66,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         method, waiting, stops = _arm(target, request["source"], request["method"])
         armed_seconds = time.monotonic() - begin
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _say(armed=armed_seconds)
+        _send(armed=armed_seconds)
         ran = _wait(waiting, begin + request["budget_seconds"])
         seconds = time.monotonic() - begin
     return {
@@ -81,7 +81,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arm(target: Target, source: str, wanted: str) -> tuple[str, _Waiting, list[float]]:
-    """The route taken, the text on its way, and the seconds of each stop so far."""
+    """(the route, the waiting text, the seconds of each stop so far)."""
     method = check_target(target).route(wanted)
     if method == "pep768":
         return method, Script(target, source), []
@@ -91,14 +91,14 @@ def _arm(target: Target, source: str, wanted: str) -> tuple[str, _Waiting, list[
     try:
         queued = injection.queue(source, target.maps, as_thread=method == "thread")
     except AttachError as error:
-        if wanted == "thread" or error.code not in _PENDING_MAY_DO:
+        if wanted == "thread" or error.code not in _ALLOW_PENDING:
             raise
         method, queued = "pending", injection.queue(source, target.maps, as_thread=False)
     return method, queued, hijacker.stops
 
 
 def _wait(waiting: _Waiting, deadline: float) -> bool:
-    """True when the text has begun; cancelled at the deadline or when our input closes."""
+    """True if the text has begun; cancel it at the deadline or when the input closes."""
     fine_until = time.monotonic() + _FINE_FOR_SECONDS
     while not waiting.has_begun():
         pause = _FINE_POLL_SECONDS if time.monotonic() < fine_until else _POLL_SECONDS
@@ -108,7 +108,7 @@ def _wait(waiting: _Waiting, deadline: float) -> bool:
     return True
 
 
-def _say(**line: Any) -> None:
+def _send(**line: Any) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()

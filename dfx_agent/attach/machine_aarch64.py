@@ -1,6 +1,6 @@
 """aarch64: registers, the frame of rt_sigreturn, and the stub.
 
-Not run yet: only its prototype was, in emulation.
+Not run yet on real hardware: only its prototype was, in emulation.
 
 Sources: arch/arm64/include/uapi/asm/{ptrace,sigcontext,ucontext}.h and kernel/signal.c of Linux.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from dfx_agent.attach import ptrace, refusals
-from dfx_agent.attach.procfs import Memory
+from dfx_agent.attach.procfs import TargetMemory
 
 name = "aarch64"
 address_limit = 0xFFFF_FFFF_F000
@@ -33,7 +33,7 @@ idle_syscalls = {
 sigreturn_code = bytes.fromhex("681180d2 010000d4")  # mov x8, 139; svc 0
 sigreturn_is_in_vdso = True
 
-# x19 = table of stub.py, at entry in x0. Written through /proc/PID/mem, which flushes the
+# x19 is the table of stub.py, passed in x0. Written through /proc/PID/mem, which flushes the
 # instruction cache; process_vm_writev does not.
 stub = struct.pack(
     "<36I",
@@ -71,27 +71,29 @@ _SIGINFO_SIZE, _MCONTEXT_RESERVED = 128, 4096
 _RED_ZONE = 512
 
 
-class Stopped:
-    """The registers of a stopped thread."""
+class Aarch64Thread:
+    """A stopped thread and its registers."""
 
     def __init__(self, thread_id: int) -> None:
         raw = ptrace.registers(thread_id, _NT_PRSTATUS)
         self._thread_id = thread_id
         self._words: tuple[int, ...] = struct.unpack(f"<{_NUM_WORDS}Q", raw)
 
-    def syscall(self, memory: Memory) -> tuple[int, int] | None:
-        """Number and second argument of the call it is stopped in; None when in none.
+    def syscall(self, memory: TargetMemory) -> tuple[int, int] | None:
+        """Number and second argument of the system call it is stopped in; None if in none.
 
-        The kernel has stepped back to the ``svc`` if it wants to execute the call again.
+        The kernel has set the program counter back to the ``svc`` if it will repeat the call.
         """
-        here = self._words[_PC]
-        around = struct.unpack("<2I", memory.read(here - 4, 8))
+        program_counter = self._words[_PC]
+        around = struct.unpack("<2I", memory.read(program_counter - 4, 8))
         return (self._words[_X8], self._words[1]) if _SVC in around else None
 
-    def call(self, memory: Memory, function: int, arguments: list[int], sigreturn: int) -> None:
-        """Let the thread run ``function(*arguments)`` once resumed, then go on as if nothing was.
+    def call(
+        self, memory: TargetMemory, function: int, arguments: list[int], sigreturn: int
+    ) -> None:
+        """Make the resumed thread run ``function(*arguments)`` and then continue where it was.
 
-        AttachError while it computes with SVE, whose registers our frame does not hold.
+        Raises AttachError while the thread uses SVE, as the frame does not contain SVE registers.
         """
         if self._uses_sve():
             raise refusals.left_its_call(self._thread_id)
@@ -107,12 +109,12 @@ class Stopped:
     def _uses_sve(self) -> bool:
         try:
             header = ptrace.registers(self._thread_id, _NT_ARM_SVE)
-        except OSError:  # no SVE in this processor
+        except OSError:  # the processor has no SVE
             return False
         return bool(header[_SVE_FLAGS_AT] & _SVE_IN_USE)
 
     def _frame(self, mask: bytes) -> bytes:
-        """An rt_sigframe: siginfo, ucontext, and in its reserved part the FPSIMD registers."""
+        """An rt_sigframe: siginfo, ucontext, and the FPSIMD registers in its reserved part."""
         floats = ptrace.registers(self._thread_id, _NT_PRFPREG)
         status, control = struct.unpack_from("<II", floats, 512)
         record = struct.pack("<4I", _FPSIMD_MAGIC, _FPSIMD_SIZE, status, control) + floats[:512]
@@ -122,3 +124,6 @@ class Stopped:
         return (
             bytes(_SIGINFO_SIZE) + context.ljust(176, b"\0") + machine.ljust(288, b"\0") + reserved
         )
+
+
+stopped_thread = Aarch64Thread

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from dfx_agent.attach import ptrace
-from dfx_agent.attach.procfs import Memory
+from dfx_agent.attach.procfs import TargetMemory
 
 name = "x86_64"
 address_limit = 0x7FFF_FFFF_F000
@@ -35,7 +35,7 @@ idle_syscalls = {
 sigreturn_code = bytes.fromhex("48c7c00f000000 0f05")  # mov rax, 15; syscall
 sigreturn_is_in_vdso = False
 
-# rbx = table of stub.py, at entry in rdi.
+# rbx is the table of stub.py, passed in rdi.
 stub = bytes.fromhex(
     "53 4154 4883ec08 4889fb"  # push rbx; push r12; sub rsp, 8; mov rbx, rdi
     "ff5328 4889c7 ff5330"  # call [rbx+40] (pthread_self); mov rdi, rax; call [rbx+48] (detach)
@@ -65,7 +65,7 @@ _ERESTART_RESTARTBLOCK = 516
 _SYSCALL_SIZE = 2
 _DIRECTION_FLAG = 0x400
 _RED_ZONE = 512  # 128 by the ABI
-_UC_FLAGS = 7  # extended state is there; ss is valid and restored strictly
+_UC_FLAGS = 7  # extended state is present; ss is valid and restored strictly
 _NO_ALTSTACK_CHANGE = 0x7F  # invalid ss_flags: the kernel leaves the alternate stack as it is
 _XSAVE_HEADER, _SW_RESERVED = 512, 464
 _MAGIC1, _MAGIC2 = 0x46505853, 0x46505845
@@ -73,24 +73,26 @@ _AMX = 1 << 17 | 1 << 18
 _END_BEFORE_AMX = 2696
 
 
-class Stopped:
-    """The registers of a stopped thread."""
+class X86Thread:
+    """A stopped thread and its registers."""
 
     def __init__(self, thread_id: int) -> None:
         raw = ptrace.registers(thread_id, _NT_PRSTATUS)
         self._thread_id = thread_id
         self._words: tuple[int, ...] = struct.unpack(f"<{len(raw) // 8}Q", raw)
 
-    def syscall(self, memory: Memory) -> tuple[int, int] | None:  # noqa: ARG002 (aarch64 needs it)
-        """Number and second argument of the call it is stopped in; None when in none."""
+    def syscall(self, memory: TargetMemory) -> tuple[int, int] | None:  # noqa: ARG002 (aarch64 needs it)
+        """Number and second argument of the system call it is stopped in; None if in none."""
         number = self._words[_ORIG_RAX]
         return None if number > _WORD // 2 else (number, self._words[_RSI])
 
-    def call(self, memory: Memory, function: int, arguments: list[int], sigreturn: int) -> None:
-        """Let the thread run ``function(*arguments)`` once resumed, then go on as if nothing was.
+    def call(
+        self, memory: TargetMemory, function: int, arguments: list[int], sigreturn: int
+    ) -> None:
+        """Make the resumed thread run ``function(*arguments)`` and then continue where it was.
 
-        The frame comes first and the registers last but for the signal mask: whenever we are
-        killed, the thread either has not noticed or finds its way back.
+        The frame is written first, the registers afterwards, the signal mask last. If this process
+        is killed at any moment, the thread either is unchanged or returns to where it was.
         """
         mask = ptrace.signal_mask(self._thread_id)
         stack = self._write_frame(memory, mask, sigreturn)
@@ -101,8 +103,8 @@ class Stopped:
         words[_EFLAGS] &= ~_DIRECTION_FLAG
         ptrace.set_registers(self._thread_id, _NT_PRSTATUS, struct.pack(f"<{len(words)}Q", *words))
 
-    def _write_frame(self, memory: Memory, mask: bytes, sigreturn: int) -> int:
-        """Address of what the kernel's sigreturn will restore, with the return address on top."""
+    def _write_frame(self, memory: TargetMemory, mask: bytes, sigreturn: int) -> int:
+        """Write what sigreturn restores, with the return address on top; return its address."""
         state = _signal_state(ptrace.registers(self._thread_id, _NT_X86_XSTATE))
         state_at = (self._words[_RSP] - _RED_ZONE - len(state)) & ~63
         words = _resuming(self._words)
@@ -117,7 +119,7 @@ class Stopped:
 
 
 def _resuming(words: tuple[int, ...]) -> list[int]:
-    """Registers that execute an interrupted system call again, as the kernel itself would."""
+    """Registers that repeat an interrupted system call, as the kernel itself would."""
     resumed = list(words)
     error = 2**64 - words[_RAX]
     if words[_ORIG_RAX] > _WORD // 2 or error not in _ERESTARTS:
@@ -130,7 +132,7 @@ def _resuming(words: tuple[int, ...]) -> list[int]:
 
 
 def _sleep_only_the_rest(words: list[int]) -> None:
-    """A relative sleep begins again with what the kernel wrote as remaining, if it was asked to."""
+    """Continue a relative sleep with the remaining time, if the caller has asked for that."""
     kind = idle_syscalls.get(words[_ORIG_RAX])
     if kind == "nanosleep" and words[_RSI]:
         words[_RDI] = words[_RSI]
@@ -139,10 +141,10 @@ def _sleep_only_the_rest(words: list[int]) -> None:
 
 
 def _signal_state(xsave: bytes) -> bytes:
-    """The extended state as a signal frame holds it: its size and features, closed by magic 2.
+    """The extended state in the format of a signal frame: with size, features and magic 2.
 
-    ptrace always shows room for AMX where the processor has it; sigreturn refuses that room, and
-    with it all AVX state, for a thread that never asked for AMX.
+    ptrace always includes space for AMX if the processor has it. For a thread that never requested
+    AMX, sigreturn rejects that space and with it all AVX state.
     """
     state = bytearray(xsave)
     (features,) = struct.unpack_from("<Q", state, _SW_RESERVED)
@@ -153,3 +155,6 @@ def _signal_state(xsave: bytes) -> bytes:
     size = len(state)
     struct.pack_into("<IIQI28x", state, _SW_RESERVED, _MAGIC1, size + 4, features, size)
     return bytes(state) + struct.pack("<I", _MAGIC2)
+
+
+stopped_thread = X86Thread

@@ -1,7 +1,7 @@
-"""What can be had of a process that nothing may be brought into: the logs that it writes.
+"""Finds the logs of a process into which no guest may be loaded.
 
-Only read, never opened for writing, no thread stopped. What the reader's rights do not allow is
-named, so that nobody takes it for absent.
+Files are only read, and no thread is stopped. What this process may not read is reported, so that
+nobody mistakes it for absent.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dfx_agent.attach import access
-from dfx_agent.attach.processes import Process
+from dfx_agent.attach.processes import HostProcess
 from dfx_agent.attach.programs import output_folder
 from dfx_agent.base import boot_clock
 
 METHOD = "passive"
 
-# where frameworks and trackers are told to write
+# variables with the folders into which frameworks and trackers write
 VARIABLES = (
     "TENSORBOARD_DIR", "TENSORBOARD_LOGDIR", "TENSORBOARD_LOGGING_DIR", "VERL_FILE_LOGGER_PATH",
     "VERL_FILE_LOGGER_ROOT", "WANDB_DIR", "OUTPUT_DIR", "LOGGING_DIR", "LOG_DIR", "LOGDIR",
@@ -30,35 +30,35 @@ VARIABLES = (
 _OPTION = re.compile(r"[-+\w.]*(?:output|logging|log|local|tensorboard)_?dir", re.IGNORECASE)
 _LOG_NAME = re.compile(r"tfevents|\.jsonl$|\.log$|^trainer_state\.json$")
 _MAX_DEPTH, _MAX_ENTRIES = 4, 2000
-_MAX_LOG_BYTES = 256 << 20  # a log is read anew whenever it has grown
+_MAX_LOG_BYTES = 256 << 20  # a log is read completely whenever it has grown
 _STANDARD_STREAMS = frozenset({"1", "2"})
 OPEN_FILES, ENVIRONMENT, FOLDER = "open files", "environment", "working folder"
 
 
-class Sight(NamedTuple):
-    """What may be read of one process.
-
-    ``logs`` are paths as we see them, those that it has open first, then the newest first.
-    ``unreadable`` names what we may not look at, ``too_large`` logs beyond 256 MiB, ``cut``
-    folders of which only the first 2,000 entries were looked at. ``has_stack``: its memory may be
-    read, as py-spy does. ``remedy`` is the one thing that would show more, "" when there is none.
-    """
+class ReadableLogs(NamedTuple):
+    """What this agent may read of one process."""
 
     logs: tuple[str, ...]
+    """Paths as the agent sees them: open files first, then the latest first."""
     unreadable: tuple[str, ...]
+    """What the agent may not read."""
     too_large: tuple[str, ...]
+    """Logs above 256 MiB."""
     cut: tuple[str, ...]
+    """Folders in which only the first 2,000 entries were examined."""
     has_stack: bool
+    """Whether the memory may be read, as py-spy does."""
     remedy: str
+    """What would make more readable; "" if nothing would."""
 
 
-def look(process: Process) -> Sight:
-    """Find the logs of a process; what may not be read, and what ends meanwhile, raises nothing."""
+def find_logs(process: HostProcess) -> ReadableLogs:
+    """Find the logs of a process. Missing rights and an exit of the process raise nothing."""
     search = _Search(process)
     search.run()
     has_stack = _may_read_memory(process.pid)
     remedy = "" if has_stack and not search.unreadable else _remedy(process.pid)
-    return Sight(
+    return ReadableLogs(
         tuple(search.found.values()),
         tuple(search.unreadable),
         tuple(search.too_large),
@@ -69,9 +69,9 @@ def look(process: Process) -> Sight:
 
 
 class _Search:
-    """One look at one process."""
+    """One search for the logs of one process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: HostProcess) -> None:
         self._process = process
         # (device, inode) -> path: a log may have several names
         self.found: dict[tuple[int, int], str] = {}
@@ -85,27 +85,27 @@ class _Search:
                 self._add(self._seen(path))
         except OSError:
             self.unreadable.append(OPEN_FILES)
-        newest = sorted(set(self._written()), reverse=True)
-        for _, path in newest:
+        latest_first = sorted(set(self._written()), reverse=True)
+        for _, path in latest_first:
             self._add(path)
 
     def _written(self) -> Iterator[tuple[float, str]]:
-        """(modification time, path) of logs in the folders that the process was told of."""
-        for place in dict.fromkeys(self._places()):
-            if os.path.isfile(place):
-                yield from self._of_this_run(place)
-            elif os.path.isdir(place):
-                for path in self._below(place):
-                    yield from self._of_this_run(path)
+        """(modification time, path) of logs in the folders that the process writes to."""
+        for path in dict.fromkeys(self._places()):
+            if os.path.isfile(path):
+                yield from self._of_this_run(path)
+            elif os.path.isdir(path):
+                for log in self._below(path):
+                    yield from self._of_this_run(log)
 
     def _places(self) -> Iterator[str]:
         process, folder = self._process, self._process.folder
-        told = [*self._from_environment(), *_from_command_line(process.words)]
-        if known := output_folder(process):
-            told.append(known)
+        given = [*self._from_environment(), *_from_command_line(process.words)]
+        if output := output_folder(process):
+            given.append(output)
         if not folder:
             self.unreadable.append(FOLDER)
-        for place in told:
+        for place in given:
             path = os.path.join(folder, place)
             if path.startswith("/"):
                 yield self._seen(os.path.normpath(path))
@@ -138,7 +138,7 @@ class _Search:
                     waiting.append((entry.path, depth + 1))
 
     def _of_this_run(self, path: str) -> Iterator[tuple[float, str]]:
-        """Nothing for what was last written before the process began: a data set, another run."""
+        """Nothing for a file older than the process: a data set, or a log of another run."""
         with suppress(OSError):
             modified = os.stat(path).st_mtime
             if boot_clock.is_modified_since(modified, self._process.start_ticks):
@@ -146,16 +146,16 @@ class _Search:
 
     def _add(self, path: str) -> None:
         with suppress(OSError):
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode) or not os.access(path, os.R_OK):
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or not os.access(path, os.R_OK):
                 return
-            if found.st_size > _MAX_LOG_BYTES:
+            if status.st_size > _MAX_LOG_BYTES:
                 self.too_large.append(path)
             else:
-                self.found.setdefault((found.st_dev, found.st_ino), path)
+                self.found.setdefault((status.st_dev, status.st_ino), path)
 
     def _seen(self, path: str) -> str:
-        """A path of the process as we see it: its file system may be another one (a container)."""
+        """A path of the process as the agent sees it; a container has its own file system."""
         own = os.stat("/proc/self/ns/mnt").st_ino
         if self._process.mount_namespace in {0, own}:
             return path
@@ -163,9 +163,9 @@ class _Search:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """Logs open for writing, and files that take the output. OSError when they are hidden.
+    """Logs open for writing, and files that receive the output. Raises OSError if hidden.
 
-    Root may list the folder of a process that it may not look into.
+    Root may list the open files of a process whose memory it may not read.
     """
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):  # closed meanwhile
@@ -186,9 +186,9 @@ def _from_command_line(words: Iterable[str]) -> Iterator[str]:
     for word, following in pairwise((*words, "")):
         name, is_joined, value = word.partition("=")
         if _OPTION.fullmatch(name.replace("-", "_")):
-            told = value if is_joined else following
-            if (is_joined or name.startswith("-")) and told and not told.startswith("-"):
-                yield told
+            folder = value if is_joined else following
+            if (is_joined or name.startswith("-")) and folder and not folder.startswith("-"):
+                yield folder
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -204,7 +204,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _may_read_memory(pid: int) -> bool:
-    """The kernel asks what it would ask py-spy; nothing is read."""
+    """Check the same rights that py-spy needs; nothing is read."""
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
     except OSError:
@@ -214,6 +214,6 @@ def _may_read_memory(pid: int) -> bool:
 
 def _remedy(pid: int) -> str:
     try:
-        return access.refusal(pid, access.facts(pid)).remedy
+        return access.refusal(pid, access.read_facts(pid)).remedy
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""The guest as files of its own: the target needs nothing installed."""
+"""The guest's source files, which are sent to the target: it needs nothing installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GUEST = ("__init__.py", "wire", "shim")
 
 
 def guest_files() -> dict[str, bytes]:
-    """Path -> source of ``dfx_agent`` with nothing but wire and shim, sorted."""
+    """Path -> source of the files in ``dfx_agent`` that make up the guest, sorted."""
     sources = [
         source
         for top in _GUEST
@@ -26,12 +26,12 @@ def guest_files() -> dict[str, bytes]:
 
 
 def write_preload_folder(directory: str) -> str:
-    """A folder for PYTHONPATH: ``sitecustomize.py`` and ``guest/``; written once per content.
+    """Write a folder for PYTHONPATH: ``sitecustomize.py`` and ``guest/``, once per content.
 
-    A folder and not a zip: Python keeps compiled files beside the sources, and every child would
-    compile a zip's again. OSError when ``directory`` cannot be written, SegmentError when full.
+    It is a folder and not a zip, so that Python can cache compiled files; every child would compile
+    a zip's files again. Raises OSError if ``directory`` is not writable, SegmentError if full.
     """
-    import hashlib  # noqa: PLC0415 (attach is to be quick, and needs neither of the two)
+    import hashlib  # noqa: PLC0415 (attach should be quick, and needs neither)
 
     customize = (_PACKAGE / "attach" / "preload_sitecustomize.py").read_bytes()
     files = {f"guest/{name}": source for name, source in guest_files().items()}
@@ -54,7 +54,7 @@ def write_preload_folder(directory: str) -> str:
 
 
 def _write(directory: str, folder: str, files: dict[str, bytes]) -> None:
-    """Complete or not at all: another agent may write the same folder now."""
+    """Write the complete folder or nothing, as another agent may write the same folder now."""
     import tempfile  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(dir=directory) as scratch:

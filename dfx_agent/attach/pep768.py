@@ -1,9 +1,11 @@
-"""Run a script in Python 3.14 and newer by the protocol of PEP 768, over ``/proc/PID/mem``.
+"""Runs a script in Python 3.14 and newer with the protocol of PEP 768, over ``/proc/PID/mem``.
 
-No thread is stopped and ptrace is not called. The script runs when a thread next returns to its
-bytecode: first the main thread is asked, and if it sits in C, all others too. Not
-``sys.remote_exec``: that wants the same minor version on both sides and opens the target's file in
-the agent's mount namespace. Source: Include/internal/pycore_debug_offsets.h, Python/ceval_gil.c.
+No thread is stopped and ptrace is not used. The script runs when a thread next returns to its
+bytecode: first the main thread is asked, and if it is in C code, all others too.
+
+``sys.remote_exec`` is not used: it needs the same minor version on both sides, and opens the
+target's file in the agent's mount namespace. Source: Include/internal/pycore_debug_offsets.h,
+Python/ceval_gil.c.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ from dfx_agent.attach.target import Target
 from dfx_agent.base.errors import AttachError
 
 _OLDEST = (3, 14)
-_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108 (of the target; ours is a fresh one in it)
+_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108 (of the target; a new folder is created)
 _STOP_BIT = 1 << 5  # _PY_EVAL_PLEASE_STOP_BIT
 _MAIN_ONLY_SECONDS, _UNDER_WAY_SECONDS = 0.05, 0.02
 _MAX_THREADS = 4096
 
-# Word of _Py_DebugOffsets where a member stands. One row per minor: fields were inserted in 3.15.
+# Index of a word in _Py_DebugOffsets. One row per minor version: 3.15 has inserted fields.
 _INTERPRETERS_HEAD, _INTERPRETER_ID, _NEXT_INTERPRETER = 5, 7, 8
 _THREADS_HEAD, _THREADS_MAIN, _NEXT_THREAD = 9, 10, 24
 _DEBUGGER_SUPPORT = {14: 89, 15: 105}
 
 
 class _Offsets(NamedTuple):
-    """Bytes from the beginning of the interpreter, the thread state, or its debugger support."""
+    """Offsets in bytes in the interpreter, the thread state, or its debugger support."""
 
     threads_head: int
     threads_main: int
@@ -47,7 +49,7 @@ class _Offsets(NamedTuple):
 
 
 def refusal(target: Target) -> AttachError | None:
-    """Why this route does not work for the process; None when it does."""
+    """Why this route does not work for the process; None if it does."""
     runtime = target.runtime
     if runtime.version[:2] < _OLDEST:
         return refusals.no_remote_debugging(runtime.version_text)
@@ -62,21 +64,21 @@ def refusal(target: Target) -> AttachError | None:
 
 
 class Script:
-    """A script on its way into the process. AttachError when no folder can be written."""
+    """A script that waits in the process. Raises AttachError if no folder is writable."""
 
     def __init__(self, target: Target, source: str) -> None:
         self._pid, self._memory, self._runtime = target.pid, target.memory, target.runtime.address
         self._interpreter, self._offsets = _interpreter(target)
-        self._folder, self._path = _place(target, source)
+        self._folder, self._path = _write_script(target, source)
         self._armed: list[int] = []
         main = target.memory.word(self._interpreter + self._offsets.threads_main)
         self._arm(main)
         self._all_at = time.monotonic() + _MAIN_ONLY_SECONDS
 
     def has_begun(self) -> bool:
-        """Whether a thread has taken the script; asks the other threads when the first is late.
+        """Whether a thread has begun the script. Asks all threads if the main thread is late.
 
-        AttachError when the target has ended.
+        Raises AttachError if the target has exited.
         """
         if not self._memory.is_mapped(self._runtime):
             raise refusals.gone(self._pid)
@@ -90,7 +92,7 @@ class Script:
         return False
 
     def cancel(self) -> bool:
-        """Keep the script from ever running; False when it has begun already."""
+        """Prevent the script from running; False if it has begun already."""
         try:
             os.rmdir(os.path.join(self._folder, "armed"))
             is_first = True
@@ -120,7 +122,7 @@ class Script:
             thread = self._memory.word(thread + self._offsets.next_thread)
 
     def _remove(self) -> None:
-        """Take the request back from the other threads; one may just have copied the path."""
+        """Withdraw the request from the other threads; one may just have copied the path."""
         living = set()
         with contextlib.suppress(OSError):
             living = set(self._threads())
@@ -133,7 +135,7 @@ class Script:
 
 
 def _interpreter(target: Target) -> tuple[int, _Offsets]:
-    """Address of the main interpreter's state, and where its members are."""
+    """Address of the main interpreter's state, and the offsets of its members."""
     memory, runtime = target.memory, target.runtime.address
     support = _DEBUGGER_SUPPORT[target.runtime.version[1]]
 
@@ -152,19 +154,19 @@ def _interpreter(target: Target) -> tuple[int, _Offsets]:
         script_path_size=member(support + 5),
     )
     interpreter = memory.word(runtime + member(_INTERPRETERS_HEAD))
-    while memory.word(interpreter + member(_INTERPRETER_ID)):  # the main one has 0 and is the last
+    while memory.word(interpreter + member(_INTERPRETER_ID)):  # the main one is 0, and the last
         interpreter = memory.word(interpreter + member(_NEXT_INTERPRETER))
     return interpreter, offsets
 
 
 def _folders(pid: int) -> list[str]:
-    """Where the target could read a script, seen from here; a link could lead out of its root."""
+    """Folders of the target, as the agent sees them. Links may leave its root: excluded."""
     seen = [f"/proc/{pid}/root{folder}" for folder in _FOLDERS]
     return [folder for folder in seen if not os.path.islink(folder)]
 
 
-def _place(target: Target, source: str) -> tuple[str, str]:
-    """The folder as we see it, and the script's path as the target sees it."""
+def _write_script(target: Target, source: str) -> tuple[str, str]:
+    """Write the script; return its folder as the agent sees it, and its path in the target."""
     root = f"/proc/{target.pid}/root"
     for parent in _folders(target.pid):
         folder = os.path.join(parent, f"dfx-agent-{os.urandom(8).hex()}")
@@ -185,7 +187,7 @@ def _place(target: Target, source: str) -> tuple[str, str]:
 
 
 def _remove_folder(folder: str) -> None:
-    """What is left of it: the payload may have removed parts itself."""
+    """Remove the files that the payload has not removed itself."""
     with contextlib.suppress(OSError):
         os.rmdir(os.path.join(folder, "armed"))
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Which way into a process would work, and why not: everything that can be known beforehand.
+"""Which routes into a process would work, and why others would not, without trying them.
 
 Nothing is changed in the process, no thread of it is stopped, and no privilege is needed: what the
-reader may not see is itself the answer.
+agent may not read is itself a result.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _IDLE_LOOKS, _IDLE_PAUSE_SECONDS = 20, 0.002
 
 
 class Route(NamedTuple):
-    """One way in: ``pep768``, ``thread`` (a thread of our own) or ``pending`` (the main thread).
+    """One route: ``pep768``, ``thread`` (a new thread) or ``pending`` (a call in the main thread).
 
-    ``refusal`` is None when it would work.
+    ``refusal`` is None if the route would work.
     """
 
     name: str
@@ -43,15 +43,13 @@ class Route(NamedTuple):
 
 
 class Preflight(NamedTuple):
-    """What would work for one pid; the first route that works is the one to take.
-
-    ``python`` is a version such as ``3.12.1`` (``3.10`` for all of 3.10), ``machine`` a processor
-    such as ``x86_64``; None where the process could not be looked at.
-    """
+    """The routes for one pid; the first one that works is used."""
 
     pid: int
     python: str | None
+    """Version such as ``3.12.1`` (``3.10`` for all of 3.10); None if it could not be read."""
     machine: str | None
+    """Processor such as ``x86_64``; None if it could not be read."""
     routes: tuple[Route, ...]
 
     @property
@@ -59,10 +57,10 @@ class Preflight(NamedTuple):
         return any(route.works for route in self.routes)
 
     def route(self, method: str = "auto") -> str:
-        """Name of the route to take for a ``--method``. AttachError with the reason if none works.
+        """Name of the route for a ``--method``. Raises AttachError with the reason if none works.
 
-        Python 3.14 and newer goes by PEP 768 even where ptrace would work: who switched remote
-        debugging off meant it.
+        Python 3.14 and newer uses PEP 768 even if ptrace would work: if remote debugging is
+        disabled, somebody wants it to be.
         """
         check_method(method)
         wanted = [route for route in self.routes if _is_meant(route, method)]
@@ -75,7 +73,7 @@ class Preflight(NamedTuple):
 
 
 def check_method(method: str) -> None:
-    """UsageError if there is none of this name."""
+    """Raise UsageError for an unknown method."""
     if method not in METHODS:
         raise UsageError(f"unknown method {method}; choose from {', '.join(METHODS)}")
 
@@ -87,7 +85,7 @@ def _is_meant(route: Route, method: str) -> bool:
 
 
 def check(pid: int) -> Preflight:
-    """Look at ``pid`` from outside; every refusal is in the routes, none is raised."""
+    """Check ``pid`` from outside. Refusals are part of the result; none is raised."""
     try:
         with open_target(pid) as target:
             return check_target(target)
@@ -96,7 +94,7 @@ def check(pid: int) -> Preflight:
 
 
 def check_target(target: Target) -> Preflight:
-    """The same for a process that is open already. OSError when it ends meanwhile."""
+    """Check a process that is open already. Raises OSError if it exits meanwhile."""
     by_ptrace = _ptrace_refusal(target)
     routes = (
         Route("pep768", pep768.refusal(target)),
@@ -122,7 +120,7 @@ def _ptrace_refusal(target: Target) -> AttachError | None:
 
 
 def _idle_refusal(target: Target) -> AttachError | None:
-    """A busy event loop is idle only now and then, so look more than once."""
+    """Look several times, because a busy event loop is idle only now and then."""
     for _ in range(_IDLE_LOOKS):
         if hijack.idle_threads(target.pid, target.maps, target.machine):
             return None
@@ -131,7 +129,7 @@ def _idle_refusal(target: Target) -> AttachError | None:
 
 
 def _may_call_ptrace() -> bool:
-    """Asked in a child: a seccomp filter may kill who calls."""
+    """Whether ptrace is permitted; tried in a child, as a seccomp filter may kill the caller."""
     code = f"import sys; sys.path[:0] = {sys.path!r}; from dfx_agent.attach import ptrace; "
     code += "sys.exit(not ptrace.is_permitted())"
     child = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", code], os.environ)

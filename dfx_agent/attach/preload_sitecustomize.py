@@ -1,7 +1,7 @@
-"""Shipped as ``sitecustomize.py`` on PYTHONPATH by ``dfx-agent run``: arms the guest.
+"""Installed as ``sitecustomize.py`` on PYTHONPATH by ``dfx-agent run``: arms the guest.
 
-It stands in front of the environment's own ``sitecustomize``, so it runs that one too. It starts no
-process, and its folder stays in PYTHONPATH for children: there is nothing that could recurse.
+It comes before the environment's own ``sitecustomize``, so it runs that one too. It starts no
+process, and its folder stays in PYTHONPATH for children, so it cannot recurse.
 """
 
 import os

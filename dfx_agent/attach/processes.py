@@ -1,7 +1,7 @@
-"""All processes of this machine, read once and then only what is new.
+"""All processes of this machine: read once, then only the new ones.
 
-A process is named by pid and start time. What a program is shows in its command line and its
-environment of the start, once it has got past exec: younger ones are looked at again.
+A process is identified by pid and start time. Command line and environment identify its program
+after exec, so young processes are read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dfx_agent.base.boot_clock import SECONDS_PER_TICK, seconds_since_boot
 
 _SETTLED_SECONDS = 1.0
 _KERNEL_THREADS = 2  # their parent
-# of thousands of processes, only what launchers leave is kept
+# of thousands of processes, only the variables of launchers are stored
 _OF_LAUNCHERS = (
     b"RANK=", b"LOCAL_RANK=", b"WORLD_SIZE=", b"MASTER_", b"TORCHELASTIC_RUN_ID=", b"OMPI_", b"PMI",
     b"SLURM_", b"RAY_", b"DFX_",
@@ -23,8 +23,8 @@ _OF_LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Process:
-    """One process; what may not be read is empty."""
+class HostProcess:
+    """One process of this machine. Parts that may not be read are empty."""
 
     pid: int
     start_ticks: int
@@ -39,7 +39,7 @@ class Process:
 
     @functools.cached_property
     def environment(self) -> Mapping[str, str]:
-        """What launchers have set in it, as it was at the start of the program."""
+        """Variables that launchers set, as they were at the start of the program."""
         entries = _read(self.pid, "environ").split(b"\0")
         texts = (e.decode("utf-8", "replace") for e in entries if e.startswith(_OF_LAUNCHERS))
         return {name: value for name, _, value in (text.partition("=") for text in texts)}
@@ -62,7 +62,7 @@ class Process:
 
     @functools.cached_property
     def uid(self) -> int:
-        """Who owns it; root's for a process that others may not look into."""
+        """Owner of the process; root for a process that others may not access."""
         try:
             return os.stat(f"/proc/{self.pid}").st_uid
         except OSError:
@@ -70,12 +70,12 @@ class Process:
 
     @property
     def current_name(self) -> str:
-        """``name`` as it is now; "" when the process is gone."""
+        """``name`` as it is now; "" if the process has exited."""
         return _read(self.pid, "comm").decode("utf-8", "replace").strip()
 
     @functools.cached_property
     def mount_namespace(self) -> int:
-        """Its inode; 0 when it may not be asked."""
+        """Inode of its mount namespace; 0 if it may not be read."""
         try:
             return os.stat(f"/proc/{self.pid}/ns/mnt").st_ino
         except OSError:
@@ -83,57 +83,57 @@ class Process:
 
     @functools.cached_property
     def inner_pid(self) -> int:
-        """The pid by which the process knows itself, in its own pid namespace."""
+        """Pid of the process in its own pid namespace."""
         for line in _read(self.pid, "status").splitlines():
             if line.startswith(b"NSpid:"):
                 return int(line.split()[-1])
         return self.pid
 
     def has_mapped(self, library: str) -> bool:
-        """Whether a file of this name is in its memory now."""
+        """Whether a file of this name is mapped in its memory now."""
         return library.encode() in _read(self.pid, "maps")
 
     def is_alive(self) -> bool:
-        """Whether this very process runs; a zombie does not."""
+        """Whether this very process runs; False for a zombie."""
         fields = _stat(self.pid)
         return fields is not None and fields[0] not in "ZX" and fields[2] == self.start_ticks
 
 
 class ProcessTable:
-    """pid -> Process. Costs about 0.1 ms per process that was not there before."""
+    """pid -> process. A new process costs about 0.1 ms to read."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Process] = {}
+        self._by_pid: dict[int, HostProcess] = {}
         self._settled: set[int] = set()
         self.refresh()
 
     def refresh(self) -> None:
-        """Forget who is gone, read who is new, and who was still starting."""
+        """Drop exited processes; read new ones, and those that were still starting."""
         now = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
-        for pid in self._known.keys() - now:
-            del self._known[pid]
+        for pid in self._by_pid.keys() - now:
+            del self._by_pid[pid]
         self._settled &= now
         now_seconds = seconds_since_boot()
         for pid in now - self._settled:
             self._read(pid, now_seconds)
 
-    def __iter__(self) -> Iterator[Process]:
-        return iter(list(self._known.values()))
+    def __iter__(self) -> Iterator[HostProcess]:
+        return iter(list(self._by_pid.values()))
 
-    def get(self, pid: int) -> Process | None:
-        return self._known.get(pid)
+    def get(self, pid: int) -> HostProcess | None:
+        return self._by_pid.get(pid)
 
-    def ancestors(self, process: Process) -> Iterator[Process]:
+    def ancestors(self, process: HostProcess) -> Iterator[HostProcess]:
         """Parent, its parent, ..."""
-        while parent := self._known.get(process.parent):
+        while parent := self._by_pid.get(process.parent):
             if parent.start_ticks > process.start_ticks or parent.pid == process.pid:
-                return  # the parent is gone, and its pid is somebody else's
+                return  # the parent has exited, and its pid was reused
             yield parent
             process = parent
 
-    def family(self, root: Process) -> list[Process]:
-        """``root`` and all that descends from it, parents before children."""
-        children: dict[int, list[Process]] = {}
+    def family(self, root: HostProcess) -> list[HostProcess]:
+        """``root`` and its descendants, parents before children."""
+        children: dict[int, list[HostProcess]] = {}
         for process in self:
             children.setdefault(process.parent, []).append(process)
         found, reached = [root], {root.pid}
@@ -146,17 +146,17 @@ class ProcessTable:
     def _read(self, pid: int, now_seconds: float) -> None:
         fields = _stat(pid)
         if fields is None:
-            self._known.pop(pid, None)
+            self._by_pid.pop(pid, None)
             return
         state, parent, start_ticks, name = fields
         if state not in "ZX" and parent != _KERNEL_THREADS:
-            self._known[pid] = Process(pid, start_ticks, parent, name)
+            self._by_pid[pid] = HostProcess(pid, start_ticks, parent, name)
         if now_seconds - start_ticks * SECONDS_PER_TICK > _SETTLED_SECONDS:
             self._settled.add(pid)
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended and its parent has not taken note."""
+    """Whether it has exited and its parent has not waited for it."""
     fields = _stat(pid)
     return fields is not None and fields[0] in "ZX"
 

@@ -1,8 +1,8 @@
-"""What Linux tells about a process in ``/proc``, as much as the reader's rights allow.
+"""Reads data about a process from ``/proc``, as far as the agent's rights allow.
 
 ``status`` and ``start_ticks`` are readable by everybody. ``mappings``, ``executable``,
-``current_syscall`` and ``Memory`` need what ptrace needs. Every function raises OSError when the
-process is gone or may not be read.
+``current_syscall`` and ``TargetMemory`` need the same rights as ptrace. Every function raises
+OSError if the process has exited or may not be read.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _PF_KTHREAD = 0x200000
 
 
 class Status(NamedTuple):
-    """The fields of ``/proc/PID/status`` that decide about attaching.
-
-    ``uids`` and ``gids`` are real, effective, saved, file system. Capabilities are bit masks.
-    ``seccomp`` is 0 off, 1 strict, 2 filter. ``has_shadow_stack`` is False on kernels that do not
-    tell.
-    """
+    """The fields of ``/proc/PID/status`` that decide about attaching."""
 
     name: str
     state: str
     tracer_pid: int
     uids: tuple[int, ...]
+    """Real, effective, saved, file system."""
     gids: tuple[int, ...]
+    """Real, effective, saved, file system."""
     permitted_capabilities: int
+    """Bit mask."""
     effective_capabilities: int
+    """Bit mask."""
     seccomp: int
+    """0 off, 1 strict, 2 filter."""
     has_shadow_stack: bool
+    """False on kernels that do not report it."""
 
 
 class Mapping(NamedTuple):
@@ -55,6 +56,7 @@ class Syscall(NamedTuple):
 
 
 def status(pid: int) -> Status:
+    """Read ``/proc/PID/status``."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
         fields = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return Status(
@@ -71,7 +73,7 @@ def status(pid: int) -> Status:
 
 
 def start_ticks(pid: int) -> int:
-    """Start of the process in clock ticks since boot; with the pid it names one process."""
+    """Start of the process in clock ticks since boot; with the pid it identifies the process."""
     return int(_stat(pid)[19])
 
 
@@ -80,24 +82,24 @@ def is_kernel_thread(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields of ``/proc/PID/stat`` after the name, which may hold anything."""
+    """Fields of ``/proc/PID/stat`` after the name, which may contain any characters."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
 
 
 def executable(pid: int) -> str:
-    """Path of the program as its own mount namespace names it."""
+    """Path of the program in its own mount namespace."""
     return os.readlink(f"/proc/{pid}/exe").removesuffix(_DELETED)
 
 
 def mappings(pid: int) -> list[Mapping]:
-    """All mappings in ascending order; empty for a zombie and for a kernel thread."""
+    """All mappings in ascending order; empty for a zombie or a kernel thread."""
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as lines:
         return [_mapping(line) for line in lines]
 
 
 def is_executable(pid: int, start: int) -> bool:
-    """Whether the mapping that begins at ``start`` is; cheaper than all ``mappings``."""
+    """Whether the mapping at ``start`` is executable; cheaper than reading all ``mappings``."""
     begin = f"{start:08x}-".encode()
     with open(f"/proc/{pid}/maps", "rb") as lines:
         return any(b"x" in line.split(None, 2)[1] for line in lines if line.startswith(begin))
@@ -115,7 +117,7 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def current_syscall(pid: int, thread_id: int) -> Syscall | None:
-    """None while the thread runs, or is stopped outside of a system call."""
+    """The system call of a blocked thread; None if it runs or is stopped outside a call."""
     with open(f"/proc/{pid}/task/{thread_id}/syscall", encoding="ascii") as line:
         number, *words = line.read().split()
     if number in {"running", "-1"}:
@@ -124,17 +126,17 @@ def current_syscall(pid: int, thread_id: int) -> Syscall | None:
     return Syscall(int(number), tuple(arguments), stack_pointer)
 
 
-class Memory:
+class TargetMemory:
     """The memory of one process, open for reading and writing.
 
-    It stays bound to the program that ran when it was opened: after an exit, an exec or a reuse of
-    the pid every access fails with OSError.
+    It stays bound to the program that ran when it was opened. After an exit, an exec or a reuse of
+    the pid, every access raises OSError.
     """
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> TargetMemory:
         return self
 
     def __exit__(
@@ -163,7 +165,7 @@ class Memory:
         return True
 
     def word(self, address: int) -> int:
-        """The unsigned 64-bit number there."""
+        """The unsigned 64-bit number at this address."""
         return int.from_bytes(self.read(address, 8), "little")
 
     def int32(self, address: int) -> int:
@@ -171,12 +173,12 @@ class Memory:
         return number
 
     def text(self, address: int, limit: int = 256) -> bytes:
-        """Bytes up to the terminating zero, at most ``limit``; reads end where a page does."""
-        found = b""
-        while len(found) < limit:
-            begin = address + len(found)
+        """Bytes up to the terminating zero, at most ``limit``; no read crosses a page."""
+        text = b""
+        while len(text) < limit:
+            begin = address + len(text)
             piece, zero, _ = self.read(begin, min(64, 4096 - begin % 4096)).partition(b"\0")
-            found += piece
+            text += piece
             if zero:
                 break
-        return found
+        return text

@@ -1,4 +1,4 @@
-"""What a process is, by its command line and its environment: launcher, rank, actor, helper."""
+"""What a process is, by command line and environment: launcher, rank, actor or helper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from dfx_agent.attach import ray
-from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.attach.processes import HostProcess, ProcessTable
 from dfx_agent.base.text import whole_number
 from dfx_agent.wire.actor_roles import role_of_actor
 
@@ -30,13 +30,13 @@ _PRIME_PROGRAMS = {"trainer": "trainer", "orchestrator": "orchestrator", "infere
 _OUTPUT_FOLDER = re.compile(r"""^\s*output_dir\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 
 
-def is_launcher(process: Process) -> bool:
-    """torchrun, mpirun and the like: they start ranks and compute nothing."""
+def is_launcher(process: HostProcess) -> bool:
+    """Whether it is torchrun, mpirun or the like, which start ranks and compute nothing."""
     return program_of(process) in _LAUNCHERS
 
 
-def program_of(process: Process) -> str:
-    """Name of the program; of the script or module, where Python runs one."""
+def program_of(process: HostProcess) -> str:
+    """Name of the program, or of the script or module that Python runs."""
     words = process.words
     if not words or not words[0].strip():
         return process.name
@@ -58,8 +58,8 @@ def _script_or_module(words: tuple[str, ...]) -> str:
     return "python"
 
 
-def script_of(process: Process) -> str:
-    """As the guest would take it from ``sys.argv[0]``."""
+def script_of(process: HostProcess) -> str:
+    """Name of the script, as the guest derives it from ``sys.argv[0]``."""
     if process.words[:1] and process.words[0].startswith(ray.ACTOR):
         return process.words[0].removeprefix(ray.ACTOR).partition(".")[0]
     program = program_of(process)
@@ -67,8 +67,8 @@ def script_of(process: Process) -> str:
     return program.removesuffix(".py") if is_file else program.rpartition(".")[2] or "python"
 
 
-def job_key(process: Process) -> str | None:
-    """What all processes of one job on this machine share; None without a launcher's traces."""
+def job_key(process: HostProcess) -> str | None:
+    """A key that all processes of one job on this machine share; None without a launcher."""
     if rank_of(process) is None and not process.name.startswith(ray.ACTOR):
         return None
     get = process.environment.get
@@ -85,7 +85,7 @@ def job_key(process: Process) -> str | None:
     return None
 
 
-def rank_of(process: Process) -> int | None:
+def rank_of(process: HostProcess) -> int | None:
     environment = process.environment
     names = (*_RANK, "SLURM_PROCID") if _is_slurm_rank(environment) else _RANK
     texts = (environment.get(name, "") for name in names)
@@ -93,11 +93,11 @@ def rank_of(process: Process) -> int | None:
 
 
 def _is_slurm_rank(environment: Mapping[str, str]) -> bool:
-    """A step of one task may be somebody's shell."""
+    """Whether it is a rank of Slurm; a step with one task may be somebody's shell."""
     return "SLURM_STEP_ID" in environment and environment.get("SLURM_NTASKS", "1") != "1"
 
 
-def role_of(process: Process, table: ProcessTable) -> str:
+def role_of(process: HostProcess, table: ProcessTable) -> str:
     if actor := next((w for w in process.words[:1] if w.startswith(ray.ACTOR)), ""):
         return role_of_actor(actor.removeprefix(ray.ACTOR).partition(".")[0])
     if "vllm" in process.name.lower() or "sglang" in process.name.lower():
@@ -109,21 +109,21 @@ def role_of(process: Process, table: ProcessTable) -> str:
     return "trainer" if rank_of(process) is not None else ""
 
 
-def is_helper(process: Process) -> bool:
+def is_helper(process: HostProcess) -> bool:
     line = " ".join(process.words)
     is_ray_idle = process.words[:1] == (f"{ray.ACTOR}IDLE",)
-    names = process.name, process.current_name  # a worker takes its name once it has loaded torch
+    names = process.name, process.current_name  # a worker sets its name once torch is loaded
     is_part_of_loader = any(name.startswith(_DATA_LOADER_NAMES) for name in names)
     is_agent = process.pid == os.getpid() or program_of(process) in _AGENT
     is_part_of_other = any(part in line for part in _NOT_A_PART)
     return is_ray_idle or is_part_of_loader or is_agent or is_part_of_other
 
 
-def is_by_multiprocessing(process: Process) -> bool:
+def is_by_multiprocessing(process: HostProcess) -> bool:
     return _SPAWNED in process.words
 
 
-def _is_below_fork_server(process: Process, table: ProcessTable) -> bool:
+def _is_below_fork_server(process: HostProcess, table: ProcessTable) -> bool:
     parent = table.get(process.parent)
     return (
         _FORK_SERVER in " ".join(process.words)
@@ -132,12 +132,12 @@ def _is_below_fork_server(process: Process, table: ProcessTable) -> bool:
     )
 
 
-def is_fork_of(process: Process, parent: Process) -> bool:
-    """Not a program of its own: it still has the parent's command line."""
+def is_fork_of(process: HostProcess, parent: HostProcess) -> bool:
+    """Whether it runs no program of its own: it still has the parent's command line."""
     return process.is_python and process.words == parent.words
 
 
-def _prime_program(process: Process) -> str | None:
+def _prime_program(process: HostProcess) -> str | None:
     """Which of prime-rl's programs this is: ``-m prime_rl.trainer.rl.train``, ``orchestrator``."""
     if not process.is_python:
         return None
@@ -147,8 +147,8 @@ def _prime_program(process: Process) -> str | None:
     return next((name for name in names if name in _PRIME_PROGRAMS), None)
 
 
-def output_folder(process: Process) -> str | None:
-    """Of a program of prime-rl: from its flags or its configuration; None for all others."""
+def output_folder(process: HostProcess) -> str | None:
+    """Output folder of a program of prime-rl, from flags or configuration; None for others."""
     if _prime_program(process) is None:
         return None
     words = process.words
@@ -165,14 +165,14 @@ def output_folder(process: Process) -> str | None:
 def _folder_in(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            found = _OUTPUT_FOLDER.search(file.read(1 << 16))
+            match = _OUTPUT_FOLDER.search(file.read(1 << 16))
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def is_inside(folder: str | None, other: str) -> bool:
-    """The same, or one within the other: the orchestrator writes below the trainer's folder."""
+    """Whether one folder is in the other: the orchestrator writes below the trainer's folder."""
     if folder is None:
         return False
     return os.path.commonpath([folder, other]) in {folder, other}

@@ -1,4 +1,4 @@
-"""ptrace(2) on one thread, through ctypes. OSError carries the kernel's errno.
+"""ptrace(2) for one thread, through ctypes. OSError contains the kernel's errno.
 
 Linux detaches and resumes every traced thread when the tracer exits, so a process that uses this
 file must be short-lived.
@@ -32,13 +32,13 @@ class _IoVec(ctypes.Structure):
 
 
 def is_permitted() -> bool:
-    """Whether seccomp lets this process call ptrace at all; touches no process.
+    """Whether seccomp lets this process call ptrace at all; touches no other process.
 
     A filter that kills instead of refusing kills the caller.
     """
     try:
         _request(_DETACH, os.getpid())
-    except ProcessLookupError:  # the kernel's answer for a thread that we do not trace
+    except ProcessLookupError:  # the kernel's answer for a thread that is not traced
         return True
     except OSError:
         return False
@@ -46,11 +46,11 @@ def is_permitted() -> bool:
 
 
 def stop(thread_id: int, seconds: float) -> None:
-    """Seize the thread and stop it, within ``seconds``; signals that arrive meanwhile go on to it.
+    """Seize and stop a thread within ``seconds``; signals that arrive meanwhile are passed on.
 
-    AttachError when it does not stop, has ended, or is stopped by job control.
+    Raises AttachError if it does not stop, has ended, or is stopped by job control.
     """
-    # The kernel reports stops by this signal; blocked, it can be waited for with a limit.
+    # The kernel reports stops by this signal. If blocked, it can be awaited with a time limit.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     _request(_SEIZE, thread_id)
     _request(_INTERRUPT, thread_id)
@@ -93,7 +93,7 @@ def set_registers(thread_id: int, kind: int, data: bytes) -> None:
 
 
 def signal_mask(thread_id: int) -> bytes:
-    """The 64 blocked signals of a stopped thread, as the kernel keeps them."""
+    """Mask of the 64 signals of a stopped thread, in the kernel's format."""
     buffer = ctypes.create_string_buffer(_MASK_SIZE)
     _request(_GETSIGMASK, thread_id, _MASK_SIZE, ctypes.addressof(buffer))
     return buffer.raw

@@ -1,4 +1,4 @@
-"""Why a process cannot be attached to and the one thing to do about it: every text."""
+"""All messages about processes that cannot be attached to: the reason and the remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Start a job with the guest preloaded in it and in every Python child, and be transparent.
+"""Starts a job with the guest preloaded in it and in every Python child, transparently.
 
-Signals sent to us go to the job, its exit code is ours. A signal from the terminal has reached the
-whole foreground group already and is not sent twice. If we die, the job goes on.
+Signals sent to the agent are passed to the job, and the job's exit code becomes the agent's. A
+signal from the terminal reaches the complete foreground group by itself and is not sent twice. If
+the agent dies, the job continues.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SIGNALLED = 128
 
 
 def environment(base: Mapping[str, str], directory: str, run: str) -> dict[str, str]:
-    """``base`` plus what arms the guest. OSError when ``directory`` cannot be written."""
+    """``base`` plus the variables that arm the guest. Raises OSError if not writable."""
     preload = write_preload_folder(directory)
     inherited = base.get("PYTHONPATH", "").split(os.pathsep)
     others = [p for p in inherited if p and not os.path.basename(p).startswith("preload-")]
@@ -43,13 +44,13 @@ def environment(base: Mapping[str, str], directory: str, run: str) -> dict[str, 
 
 
 def block_signals() -> set[signal.Signals]:
-    """Keep signals for ``Job.wait``; call before any thread starts. Returns the mask before."""
+    """Reserve signals for ``SpawnedJob.wait``, before any thread starts. Returns the old mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     return {signal.Signals(number) for number in before}
 
 
-class Job:
-    """A command running as our child. UsageError when it cannot be started."""
+class SpawnedJob:
+    """A command that runs as a child. Raises UsageError if it cannot be started."""
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], mask: set[signal.Signals]
@@ -63,9 +64,9 @@ class Job:
             raise UsageError(f"cannot start {command[0]}: {error.strerror}") from None
 
     def wait(self) -> int:
-        """Exit code of the job, 128 + N when signal N ended it. Signals must be blocked.
+        """Exit code of the job; 128 + N if signal N killed it. Signals must be blocked.
 
-        The job is left as a zombie, so that the agent can read how it ended.
+        The job remains a zombie, so that the agent can read how it ended.
         """
         while True:
             info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})

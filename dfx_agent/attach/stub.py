@@ -1,9 +1,11 @@
-"""Run Python text in a thread of another process, or in its main thread as a pending call.
+"""Runs Python text in a new thread of another process, or in its main thread as a pending call.
 
-Three hijacks: map memory in the target; make its first page executable (the stub); start a thread
-in the stub, or queue it with Py_AddPendingCall. The stub takes the GIL, runs the text unless it was
-cancelled meanwhile, and unmaps itself. Where memory may not become executable, the pending call is
-PyRun_SimpleString itself, the guard around the text does the rest, and the mapping stays.
+There are three hijacks: map memory in the target; make its first page executable (the stub); start
+a thread in the stub, or queue it with Py_AddPendingCall. The stub acquires the GIL, runs the text
+unless it was cancelled meanwhile, and unmaps itself.
+
+If memory may not become executable, the pending call is PyRun_SimpleString itself. The guard around
+the text then does the rest, and the mapping stays.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dfx_agent.attach import refusals
 from dfx_agent.attach.elf import Image
 from dfx_agent.attach.guard import guarded
 from dfx_agent.attach.hijack import PAGE, Hijacker, Machine, free_range
-from dfx_agent.attach.procfs import Mapping, Memory, is_executable
+from dfx_agent.attach.procfs import Mapping, TargetMemory, is_executable
 
 FUNCTIONS = (
     "PyGILState_Ensure",
@@ -38,27 +40,27 @@ _STEP_SECONDS, _EXECUTABLE_SECONDS, _POLL_SECONDS = 2.0, 0.5, 0.0002
 
 
 def symbols(images: Sequence[Image], names: Sequence[str]) -> dict[str, int]:
-    """Name -> address; LookupError names the first function that no image defines."""
-    found = {}
+    """Name -> address. Raises LookupError with the first function that no image defines."""
+    addresses = {}
     for name in names:
         address = next((a for image in images if (a := image.symbol(name))), None)
         if address is None:
             raise LookupError(name)
-        found[name] = address
-    return found
+        addresses[name] = address
+    return addresses
 
 
 class Queued:
-    """Text that waits in the target for the GIL."""
+    """A text that waits in the target for the GIL."""
 
-    def __init__(self, pid: int, memory: Memory, table: int, code: int) -> None:
+    def __init__(self, pid: int, memory: TargetMemory, table: int, code: int) -> None:
         self._pid, self._memory, self._table = pid, memory, table
         self._code = code  # mapped as long as the program runs
 
     def has_begun(self) -> bool:
-        """Whether the text has run or runs now: a stub that is through has unmapped itself.
+        """Whether the text has begun; a stub that has finished has unmapped itself.
 
-        AttachError when the target has ended, or Python is not initialised any more.
+        Raises AttachError if the target has exited, or Python was finalized.
         """
         state = self._state()
         if state != _QUEUED and not self._memory.is_mapped(self._code):
@@ -68,7 +70,7 @@ class Queued:
         return state != _QUEUED
 
     def cancel(self) -> bool:
-        """Keep the text from ever running; False when it has begun already."""
+        """Prevent the text from running; False if it has begun already."""
         try:
             self._memory.write(self._table + _CANCELLED_AT, struct.pack("<Q", 1))
         except OSError:
@@ -83,12 +85,12 @@ class Queued:
 
 
 class Injection:
-    """One text on its way into one process, step by step."""
+    """Injects one text into one process, step by step."""
 
     def __init__(
         self,
         pid: int,
-        memory: Memory,
+        memory: TargetMemory,
         hijacker: Hijacker,
         images: Sequence[Image],
         machine: Machine,
@@ -98,7 +100,7 @@ class Injection:
         self._at = symbols(images, (*FUNCTIONS, *LIBC_FUNCTIONS))
 
     def queue(self, source: str, maps: Sequence[Mapping], *, as_thread: bool) -> Queued:
-        """AttachError when a step cannot be done; at most an unused mapping stays behind."""
+        """Queue the text. Raises AttachError if a step fails; at most an unused mapping stays."""
         room = len(guarded(source, report_at=(2**64 - 1, 2**64 - 1))) + 1
         size = PAGE + -(-(_TEXT_AT + room) // PAGE) * PAGE
         base = free_range(self._pid, maps, size, self._machine)
@@ -152,7 +154,7 @@ class Injection:
     def _has_thread(self, table: int) -> bool:
         try:
             return self._memory.word(table + _THREAD_AT) != 0
-        except OSError:  # it has run and unmapped itself
+        except OSError:  # the stub has finished and unmapped itself
             return True
 
     def _becomes_executable(self, base: int) -> bool:

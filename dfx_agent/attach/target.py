@@ -1,4 +1,4 @@
-"""One process, opened for injection after every check that holds for all routes."""
+"""One process, opened for injection after the checks that all routes need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dfx_agent.attach import access, procfs, refusals
 from dfx_agent.attach.elf import ElfError, Image, machine_of
 from dfx_agent.attach.hijack import Machine, own_machine
-from dfx_agent.attach.procfs import Mapping, Memory
+from dfx_agent.attach.procfs import Mapping, TargetMemory
 from dfx_agent.base.errors import AttachError
 
 _LIBPYTHON = re.compile(r"libpython\d\.\d+[a-z]*\.so")
@@ -26,16 +26,16 @@ _COOKIE = b"xdebugpy"
 _FREE_THREADED_AT, _FINALIZING_AT = 16, 32
 _INITIALIZED_BEFORE_FINALIZING = 8
 _OLDEST = (3, 10)
-_GONE = (errno.ENOENT, errno.ESRCH, errno.EIO)  # EIO: its memory is no longer there
+_GONE = (errno.ENOENT, errno.ESRCH, errno.EIO)  # EIO: its memory no longer exists
 
 
 class Target(NamedTuple):
-    """A running CPython 3.10 or newer with glibc that we may read and write."""
+    """A running CPython 3.10 or newer with glibc that the agent may read and write."""
 
     pid: int
     executable: str
     status: procfs.Status
-    memory: Memory
+    memory: TargetMemory
     maps: Sequence[Mapping]
     machine: Machine
     runtime: Runtime
@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
 @contextmanager
 def open_target(pid: int) -> Iterator[Target]:
-    """AttachError when the process cannot be attached to by any route; changes nothing in it."""
+    """Open a process without changing it. Raises AttachError if no route could work."""
     try:
         status = procfs.status(pid)
     except OSError:
@@ -70,14 +70,14 @@ def _check_state(pid: int, status: procfs.Status) -> None:
         raise refusals.stopped(pid, status.state)
 
 
-def _open_memory(pid: int) -> Memory:
+def _open_memory(pid: int) -> TargetMemory:
     try:
-        return Memory(pid)
+        return TargetMemory(pid)
     except PermissionError:
-        raise access.refusal(pid, access.facts(pid)) from None
+        raise access.refusal(pid, access.read_facts(pid)) from None
 
 
-def _examine(pid: int, status: procfs.Status, memory: Memory) -> Target:
+def _examine(pid: int, status: procfs.Status, memory: TargetMemory) -> Target:
     executable = procfs.executable(pid)
     maps = procfs.mappings(pid)
     if not maps:
@@ -101,7 +101,7 @@ def _examine(pid: int, status: procfs.Status, memory: Memory) -> Target:
     return Target(pid, executable, status, memory, maps, machine, runtime, libc)
 
 
-def _machine_of_program(memory: Memory, maps: Sequence[Mapping], executable: str) -> str:
+def _machine_of_program(memory: TargetMemory, maps: Sequence[Mapping], executable: str) -> str:
     base = image_bases(maps).get(executable)
     return "an unknown processor" if base is None else machine_of(memory.read(base, 64))
 
@@ -116,7 +116,7 @@ def _check_runtime(pid: int, runtime: Runtime) -> None:
 
 
 def refusal_of(pid: int) -> AttachError:
-    """Why the process refuses now what it allowed a moment ago."""
+    """Why the process now refuses what it has allowed a moment ago."""
     try:
         with open_target(pid):
             return refusals.left_its_call(pid)
@@ -125,14 +125,13 @@ def refusal_of(pid: int) -> AttachError:
 
 
 class Runtime(NamedTuple):
-    """``version`` is (major, minor, micro); micro is None in 3.10, where no variable holds it.
-
-    ``address`` is that of ``_PyRuntime``, 0 before 3.7. Older than 3.10 reads as (3, 9, None).
-    """
+    """The CPython runtime of a process."""
 
     image: Image
     address: int
+    """Address of ``_PyRuntime``; 0 before 3.7."""
     version: tuple[int, int, int | None]
+    """(major, minor, micro); micro is None in 3.10, and older versions read as (3, 9, None)."""
     is_free_threaded: bool
     is_initialized: bool
 
@@ -141,10 +140,10 @@ class Runtime(NamedTuple):
         return ".".join(str(part) for part in self.version if part is not None)
 
 
-def find_runtime(memory: Memory, maps: Sequence[Mapping], executable: str) -> Runtime | None:
+def find_runtime(memory: TargetMemory, maps: Sequence[Mapping], executable: str) -> Runtime | None:
     """The CPython of the process, in a library or in the program itself; None if there is none.
 
-    ElfError when the program is static, of 32 bits, or otherwise without symbols.
+    Raises ElfError if the program is static, 32-bit, or otherwise without symbols.
     """
     bases = image_bases(maps)
     libraries = [p for p in bases if _LIBPYTHON.match(os.path.basename(p))]
@@ -157,7 +156,7 @@ def find_runtime(memory: Memory, maps: Sequence[Mapping], executable: str) -> Ru
     return None
 
 
-def _describe(memory: Memory, image: Image, address: int) -> Runtime:
+def _describe(memory: TargetMemory, image: Image, address: int) -> Runtime:
     version = _version(memory, image)
     is_free_threaded = False
     initialized_at = _INITIALIZED_AT.get(version[:2])
@@ -168,8 +167,8 @@ def _describe(memory: Memory, image: Image, address: int) -> Runtime:
     return Runtime(image, address, version, is_free_threaded, is_initialized)
 
 
-def _version(memory: Memory, image: Image) -> tuple[int, int, int | None]:
-    """From the variable ``Py_Version`` (3.11 and newer), else from functions that came in 3.10."""
+def _version(memory: TargetMemory, image: Image) -> tuple[int, int, int | None]:
+    """Read the variable ``Py_Version`` (3.11 and newer), else test functions that 3.10 added."""
     at = image.symbol("Py_Version")
     if at is not None:
         packed = memory.word(at)
@@ -186,8 +185,8 @@ def image_bases(maps: Sequence[Mapping]) -> dict[str, int]:
     return bases
 
 
-def libc_images(memory: Memory, maps: Sequence[Mapping]) -> list[Image]:
-    """glibc, and its libpthread where that is a library of its own; empty if there is no glibc."""
+def libc_images(memory: TargetMemory, maps: Sequence[Mapping]) -> list[Image]:
+    """glibc, and libpthread if that is a separate library; empty if there is no glibc."""
     bases = image_bases(maps)
     names = {path: os.path.basename(path) for path in bases}
     wanted = [p for p, name in names.items() if _LIBC.match(name) or _LIBPTHREAD.match(name)]

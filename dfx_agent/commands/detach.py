@@ -9,7 +9,7 @@ import time
 
 from dfx_agent.agent import config as configuration
 from dfx_agent.attach import refusals
-from dfx_agent.attach.discover import Job
+from dfx_agent.attach.discover import DiscoveredJob
 from dfx_agent.base.errors import AttachError
 from dfx_agent.commands.attach.attachment import Place, said_of, wait_until_left
 
@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace) -> int:
     AttachError when there was nothing to take out.
     """
     config = configuration.load({"directory": args.directory}, os.environ, None)
-    job = Job(args.pid, only_this=args.only_this)
+    job = DiscoveredJob(args.pid, only_this=args.only_this)
     members = job.members()
     if not members:
         raise refusals.not_python(args.pid, job.program)

@@ -293,7 +293,7 @@ def test_a_helper_killed_at_any_moment_leaves_the_target_as_it_was(program, meth
     moments = random.Random(7)
     with running_target(HERE, program) as target:
         for _ in range(25):
-            with inject_module._gone_afterwards(inject_module._start_helper()) as helper:
+            with inject_module._closed_afterwards(inject_module._start_helper()) as helper:
                 helper.stdin.write(request(target, method))
                 helper.stdin.flush()
                 time.sleep(moments.uniform(0.03, 0.25))
@@ -305,7 +305,7 @@ def test_a_helper_killed_at_any_moment_leaves_the_target_as_it_was(program, meth
         target.wait_for(before + 1)
 
 
-def test_helpers_started_ahead_serve_one_call_each_and_are_gone_afterwards():
+def test_helpers_started_ahead_serve_one_call_each_and_are_closed_afterwards():
     def children() -> set[int]:
         return {child.pid for child in psutil.Process().children()}
 
@@ -313,10 +313,10 @@ def test_helpers_started_ahead_serve_one_call_each_and_are_gone_afterwards():
         before = children()
         with Helpers(2) as helpers:
             assert len(children() - before) == 2
-            done = inject(target.pid, target.payload, helper=helpers.take())
+            done = inject(target.pid, target.payload, helper=helpers.pop())
             assert done.ran
             assert len(children() - before) == 1
-        assert helpers.take() is None
+        assert helpers.pop() is None
         assert children() == before
         target.goes_on()
 
@@ -446,7 +446,7 @@ while True:
 
 def test_the_helper_is_not_taken_for_a_job(monkeypatch):
     monkeypatch.setenv("DFX_AGENT", "1")
-    with inject_module._gone_afterwards(inject_module._start_helper()) as helper:
+    with inject_module._closed_afterwards(inject_module._start_helper()) as helper:
         environment = Path(f"/proc/{helper.pid}/environ").read_bytes()
     assert b"DFX_AGENT" not in environment
 

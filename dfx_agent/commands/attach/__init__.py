@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from dfx_agent.attach import preflight, refusals
 from dfx_agent.attach.bring import prepare_guest, remove_leftovers, runs_our_interpreter
-from dfx_agent.attach.discover import Job, Member
+from dfx_agent.attach.discover import DiscoveredJob, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.base.errors import AttachError, UsageError
@@ -42,7 +42,7 @@ from dfx_agent.commands.serve.options import (
 from dfx_agent.commands.serve.shutdown import told_to_end
 from dfx_agent.node.segments.lock import FolderLock, acquire
 from dfx_agent.node.segments.owned_files import create_for, open_observed
-from dfx_agent.shim.attached import agent_is_there
+from dfx_agent.shim.attached import is_agent_present
 from dfx_agent.wire import default_directory
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Until SIGINT or SIGTERM; AttachError when no process can be attached to."""
     _check_usage(args)
-    job = Job(args.pid, only_this=args.only_this)
+    job = DiscoveredJob(args.pid, only_this=args.only_this)
     members = job.members()
     if not members:
         raise refusals.not_python(args.pid, job.program)
@@ -127,7 +127,7 @@ def _check_usage(args: argparse.Namespace) -> None:
 
 
 def _bring_and_serve(
-    args: argparse.Namespace, job: Job, members: list[Member], helpers: Helpers
+    args: argparse.Namespace, job: DiscoveredJob, members: list[Member], helpers: Helpers
 ) -> int:
     config = load_config(args)
     directory = config.directory if args.directory else _folder_of(members[0], config)
@@ -197,7 +197,7 @@ def _held(directory: str, *, is_needed: bool) -> Iterator[None]:
 
 def _may_be_refused(config: Config) -> bool:
     """What only the service itself can check: it must be whole before anything is changed."""
-    return agent_is_there(config.directory) or bool(
+    return is_agent_present(config.directory) or bool(
         config.track_with or config.alertmanager or config.webhook
     )
 
@@ -213,7 +213,7 @@ def _load_what_serves() -> None:
         import_module(f"dfx_agent.{name}")
 
 
-def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> int:
+def _watch_from_outside(args: argparse.Namespace, job: DiscoveredJob, config: Config) -> int:
     from dfx_agent.commands.attach import passive_job  # most attaches do without it
 
     return passive_job.serve(job, args.run, config, _say, _pause)
@@ -222,7 +222,9 @@ def _watch_from_outside(args: argparse.Namespace, job: Job, config: Config) -> i
 class _Attachments:
     """Guests in the processes of one job."""
 
-    def __init__(self, args: argparse.Namespace, job: Job, place: Place, helpers: Helpers) -> None:
+    def __init__(
+        self, args: argparse.Namespace, job: DiscoveredJob, place: Place, helpers: Helpers
+    ) -> None:
         self._args = args
         self._job = job
         self._place = place
@@ -326,7 +328,7 @@ class _Attachments:
     def finish_without_serving(self) -> int:
         if not self._guests:
             return AttachError.exit_code
-        if not agent_is_there(self._place.seen):
+        if not is_agent_present(self._place.seen):
             grace = f"{self._args.grace_seconds:g} s"
             command = f"dfx-agent serve --dir {self._place.seen}"
             _say(f"nobody serves {self._place.seen}: the guests leave in {grace}; {command}")

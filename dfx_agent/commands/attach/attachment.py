@@ -17,7 +17,7 @@ from typing import Literal
 from dfx_agent import __version__
 from dfx_agent.attach.bring import Order, runs_our_interpreter
 from dfx_agent.attach.inject import Helpers, inject
-from dfx_agent.attach.processes import Process
+from dfx_agent.attach.processes import HostProcess
 from dfx_agent.base.errors import AttachError
 from dfx_agent.node.segments.owned_files import HeldFolder, open_existing, read_file
 from dfx_agent.shim.attached import NOTE_SUFFIX, REQUEST_SUFFIX
@@ -43,7 +43,7 @@ class Guest:
     ``note`` is None when it was not brought in by attach: then it belongs to the job and stays.
     """
 
-    process: Process
+    process: HostProcess
     stem: str
     note: Mapping[str, object] | None = field(compare=False)
 
@@ -94,12 +94,12 @@ class Place:
     They differ when the job lives in a mount namespace of its own (a container).
     """
 
-    def __init__(self, directory: str, process: Process) -> None:
+    def __init__(self, directory: str, process: HostProcess) -> None:
         self.inside = self.seen = directory
         if process.mount_namespace not in {0, _own_mount_namespace()}:
             self.seen = f"/proc/{process.pid}/root{directory}"
 
-    def guest_in(self, process: Process) -> Guest | None:
+    def guest_in(self, process: HostProcess) -> Guest | None:
         """The guest that records in this process, None when there is none."""
         for stem in self._stems(process):
             try:
@@ -113,7 +113,7 @@ class Place:
                 return Guest(process, stem, _note(stem))
         return None
 
-    def _stems(self, process: Process) -> Iterator[str]:
+    def _stems(self, process: HostProcess) -> Iterator[str]:
         with suppress(OSError):
             for name in os.listdir(self.seen):
                 if name.startswith(f"{process.inner_pid}-") and name.endswith(".seg"):
@@ -121,7 +121,7 @@ class Place:
 
     def bring_guest(
         self,
-        process: Process,
+        process: HostProcess,
         known: Mapping[str, str],
         *,
         method: str,
@@ -137,7 +137,7 @@ class Place:
             self.inside,
             self.seen,
             version=__version__,
-            known=known,
+            identity_fields=known,
             grace_seconds=grace_seconds,
             max_overhead_ratio=max_overhead_ratio,
             is_compiled=runs_our_interpreter(process.pid),
@@ -147,7 +147,7 @@ class Place:
             order.source,
             method=method,
             budget_seconds=_BUDGET_SECONDS,
-            helper=helpers.take(),
+            helper=helpers.pop(),
             on_waiting=on_waiting,
         )
         if not injected.ran:

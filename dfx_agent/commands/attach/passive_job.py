@@ -18,7 +18,7 @@ from pathlib import Path
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.attach import passive
-from dfx_agent.attach.discover import Job, Member
+from dfx_agent.attach.discover import DiscoveredJob, Member
 from dfx_agent.base.text import whole_number
 from dfx_agent.commands.serve.service import Service
 from dfx_agent.commands.watch.followed_log import FollowedLog
@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 
 def serve(
-    job: Job, run: str | None, config: Config, say: Say, pause: Callable[[float], bool]
+    job: DiscoveredJob, run: str | None, config: Config, say: Say, pause: Callable[[float], bool]
 ) -> int:
     """Until ``pause`` says that we are told to end. Segments of logs lie in a folder of our own."""
     with tempfile.TemporaryDirectory(prefix="dfx-passive-") as directory:
@@ -67,7 +67,9 @@ def serve(
 class _Watch:
     """Processes and logs of one job, as they come."""
 
-    def __init__(self, job: Job, run: str, agent: Agent, directory: str, say: Say) -> None:
+    def __init__(
+        self, job: DiscoveredJob, run: str, agent: Agent, directory: str, say: Say
+    ) -> None:
         self._job, self._run, self._agent = job, run, agent
         self._say = say
         self._processes: dict[Member, OutsideProcess] = {}
@@ -102,7 +104,7 @@ class _Watch:
     def _search(self, members: Iterable[Member]) -> None:
         found: list[str] = []
         for member in members:
-            sight = passive.look(member.process)
+            sight = passive.find_logs(member.process)
             found += sight.logs
             if sight.has_stack:
                 self._with_stack.add(member)
@@ -213,7 +215,7 @@ class _Stacks:
                 return
 
 
-def sees(sight: passive.Sight) -> tuple[str, str]:
+def sees(sight: passive.ReadableLogs) -> tuple[str, str]:
     """(what would be seen, the one thing that would show more) of one process."""
     parts = [SEEN]
     has_py_spy = py_spy() is not None
@@ -225,7 +227,7 @@ def sees(sight: passive.Sight) -> tuple[str, str]:
     return "; ".join(parts), sight.remedy or ("" if has_py_spy else INSTALL_PY_SPY)
 
 
-def _shortcomings(sight: passive.Sight) -> Iterable[str]:
+def _shortcomings(sight: passive.ReadableLogs) -> Iterable[str]:
     if sight.unreadable:
         what = ", ".join(sight.unreadable)
         yield f"may not be read: {what}" + (f"; {sight.remedy}" if sight.remedy else "")

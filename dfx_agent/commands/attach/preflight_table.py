@@ -27,7 +27,7 @@ def print_table(members: Iterable[Member], method: str) -> int:
         check = preflight.check(member.pid)
         taken = _taken(check, method)
         can_any = can_any or taken is not None
-        seen, remedy = sees(passive.look(member.process))
+        seen, remedy = sees(passive.find_logs(member.process))
         process = str(member)
         for row in (*_rows(check, taken, method), ("yes", passive.METHOD, seen, remedy)):
             table.add_row(process, check.python or "-", *row)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from types import CodeType
 
-from dfx_agent.shim.event_loops import NO_TURN, code_name, holder
+from dfx_agent.shim.event_loops import NO_TURN, blocking_code, code_name
 
 BEAT_SECONDS = 0.001
 LATE_SECONDS = 0.01
@@ -83,7 +83,7 @@ class Lookout:
             now_ns = time.monotonic_ns()
             since_ns = min(self._heartbeat.due_ns, wanted_ns)
             if now_ns - since_ns >= _LATE_NS:
-                who = holder(self._ident)
+                who = blocking_code(self._ident)
                 if who != NO_TURN:
                     self._note(since_ns, now_ns, who)
             wanted_ns = time.monotonic_ns() + int(_LOOK_SECONDS * 1e9)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Exit code of the training. The page stays until Ctrl-C, unless that ended the training."""
-    from dfx_agent.attach.spawn import Job, block_signals, environment
+    from dfx_agent.attach.spawn import SpawnedJob, block_signals, environment
     from dfx_agent.commands.serve.options import load_config
     from dfx_agent.commands.serve.service import Service
 
@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     base = {"OMP_NUM_THREADS": "1", **os.environ}
     run = time.strftime("demo-%m%d-%H%M%S")
     env = environment(base, config.directory, run)
-    job = Job(_command(args), env, mask)
+    job = SpawnedJob(_command(args), env, mask)
     if not args.no_browser and _has_display():
         webbrowser.open(service.url)
     code = job.wait()

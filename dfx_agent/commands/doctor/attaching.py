@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from dfx_agent.attach import preflight
-from dfx_agent.attach.discover import Job
+from dfx_agent.attach.discover import DiscoveredJob
 from dfx_agent.attach.preflight import Preflight
 from dfx_agent.commands.doctor.finding import Finding
 
@@ -30,7 +30,7 @@ def findings(pid: int | None) -> Iterator[Finding]:
     if pid is None:
         yield _own_child()
         return
-    members = Job(pid).members()
+    members = DiscoveredJob(pid).members()
     if not members:
         text = f"pid {pid} belongs to no Python job that runs"
         yield Finding("attach", "problem", text, "see `dfx-agent attach --check --pid PID`")

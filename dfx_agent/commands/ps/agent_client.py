@@ -12,7 +12,7 @@ from dfx_agent.agent import folder_token
 from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.node.segments import lock
-from dfx_agent.shim.attached import agent_is_there
+from dfx_agent.shim.attached import is_agent_present
 from dfx_agent.snapshot import Snapshot, TimelineRow
 from dfx_agent.snapshot.document import Document
 
@@ -133,7 +133,7 @@ def of_folder(config: Config, token: str | None) -> AskedAgent | None:
 
     Without ``token`` it is shown the one of the settings.
     """
-    if not agent_is_there(config.directory):
+    if not is_agent_present(config.directory):
         return None
     holder, is_by_us = lock.holder_of(config.directory)
     if holder is None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dfx_agent.attach.spawn import Job, block_signals, environment
+from dfx_agent.attach.spawn import SpawnedJob, block_signals, environment
 from dfx_agent.base.errors import DfxError, ListenError, UsageError
 from dfx_agent.commands.run.launch import launch_of
 from dfx_agent.commands.serve.options import (
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     if service is not None and args.max_overhead:
         env["DFX_MAX_OVERHEAD"] = args.max_overhead
     begin_seconds = time.time()
-    job = Job(command, env, mask)
+    job = SpawnedJob(command, env, mask)
     starting = None if service is None else _watch_starting(service, env["DFX_RUN"], job.pid)
     code = job.wait()
     if service is not None and starting is not None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from dfx_agent.agent.agent import Agent
-from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.attach.processes import HostProcess, ProcessTable
 from dfx_agent.attach.programs import is_launcher, rank_of
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.base.text import whole_number
@@ -33,7 +33,7 @@ class StartingRanks:
 
     def __init__(self, agent: Agent, run: str, pid: int) -> None:
         self._agent, self._run, self._pid = agent, run, pid
-        self._shown: dict[Process, OutsideProcess] = {}
+        self._shown: dict[HostProcess, OutsideProcess] = {}
         self._table: ProcessTable | None = None
         self._live_pids: frozenset[int] = frozenset()
         self._num_polls = 0
@@ -72,7 +72,7 @@ class StartingRanks:
         is_quiet = not self._shown and self._num_polls > _NUM_POLLS
         return not is_quiet or self._num_polls % _QUIET_POLLS == 0
 
-    def _starting(self, table: ProcessTable) -> Iterator[Process]:
+    def _starting(self, table: ProcessTable) -> Iterator[HostProcess]:
         """The outermost Python process of each rank of which no process has a guest."""
         root = table.get(self._pid)
         rows = [row for run in self._agent.snapshot().runs for row in run.ranks]
@@ -87,14 +87,14 @@ class StartingRanks:
                 seen.add(str(rank))
                 yield process
 
-    def _show(self, processes: list[Process]) -> None:
+    def _show(self, processes: list[HostProcess]) -> None:
         shown = {p: self._shown.get(p) or _outside(p, self._run) for p in processes}
         if shown.keys() != self._shown.keys():
             self._shown = shown
             self._agent.observe_outside(self._run, shown.values())
 
 
-def _outside(process: Process, run: str) -> OutsideProcess:
+def _outside(process: HostProcess, run: str) -> OutsideProcess:
     rank = rank_of(process)
     world_size = whole_number(process.environment.get("WORLD_SIZE", ""))
     identity = Identity(

@@ -187,7 +187,7 @@ def _say(text: str) -> None:
 def _trackers(config: Config) -> dict[str, Tracker]:
     """Under DFX_AGENT=1 this process is armed as well; what it writes is no job's."""
     if config.track_with:
-        imports.forget()
+        imports.cancel_all()
     return open_trackers(config.track_with, config.tracker_kwargs)
 
 

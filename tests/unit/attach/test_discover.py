@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dfx_agent.attach.discover import Job
-from dfx_agent.attach.processes import Process, ProcessTable
+from dfx_agent.attach.discover import DiscoveredJob
+from dfx_agent.attach.processes import HostProcess, ProcessTable
 from dfx_agent.base.errors import AttachError
 
 # Says that it is there, has "torch" in memory if it is to, and waits.
@@ -129,7 +129,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
     processes.end()
 
 
-def pids(job: Job) -> set[int]:
+def pids(job: DiscoveredJob) -> set[int]:
     return {member.pid for member in job.members()}
 
 
@@ -149,18 +149,18 @@ def test_ranks_of_a_launcher_from_its_pid_and_from_theirs(started: Started) -> N
     launcher, ranks = started.torchrun(rank(1), rank(0))
     started.torchrun(rank(0, run_id="other"))
     for pid in (launcher, *ranks):
-        job = Job(pid)
+        job = DiscoveredJob(pid)
         members = job.members()
         assert {member.pid for member in members} == set(ranks)
         assert [member.rank for member in members] == [0, 1]
         assert {member.role for member in members} == {"trainer"}
         assert job.run == "train-abcdef01"
-    assert str(Job(launcher).members()[0]).startswith("rank 0 pid ")
+    assert str(DiscoveredJob(launcher).members()[0]).startswith("rank 0 pid ")
 
 
 def test_only_this(started: Started) -> None:
     _, ranks = started.torchrun(rank(0), rank(1))
-    assert pids(Job(ranks[0], only_this=True)) == {ranks[0]}
+    assert pids(DiscoveredJob(ranks[0], only_this=True)) == {ranks[0]}
 
 
 @pytest.mark.parametrize(
@@ -173,19 +173,19 @@ def test_launchers_are_known_and_are_no_ranks(started: Started, name: str) -> No
     train = started.script("train.py", COMPUTE)
     command = [sys.executable, *(["-m", name] if is_module else [script]), train]
     launcher, ranks = started.start([*command, rank(0), rank(1)], 2, RANK="0", MASTER_PORT="1")
-    assert pids(Job(launcher)) == set(ranks)
+    assert pids(DiscoveredJob(launcher)) == set(ranks)
 
 
 def test_a_second_launcher_of_the_same_job_is_found(started: Started) -> None:
     _, first = started.torchrun(rank(0), rank(1))
     _, second = started.torchrun(rank(2), rank(3))
-    assert pids(Job(first[0])) == {*first, *second}
+    assert pids(DiscoveredJob(first[0])) == {*first, *second}
 
 
 def test_jobs_with_one_run_id_and_two_rendezvous_are_two(started: Started) -> None:
     _, first = started.torchrun(rank(0, run_id="job", port=29500))
     started.torchrun(rank(0, run_id="job", port=29600))
-    assert pids(Job(first[0])) == set(first)
+    assert pids(DiscoveredJob(first[0])) == set(first)
 
 
 def test_ranks_that_come_later_under_another_port(started: Started) -> None:
@@ -193,7 +193,7 @@ def test_ranks_that_come_later_under_another_port(started: Started) -> None:
     launcher = started.script("bin/torchrun", RESTARTING)
     train = started.script("train.py", COMPUTE)
     pid, first = started.python(launcher, train, rank(0), rank(1), num_ready=2)
-    job = Job(first[0])
+    job = DiscoveredJob(first[0])
     assert pids(job) == set(first)
     os.kill(pid, signal.SIGUSR1)
     second = started.read_ready(pid, 2)
@@ -205,17 +205,17 @@ def test_ranks_that_a_shell_starts_are_one_job(started: Started) -> None:
     command = f"RANK=0 {sys.executable} {train} & RANK=1 {sys.executable} {train} & wait"
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711", "WORLD_SIZE": "2"}
     shell, ranks = started.start(["bash", "-c", command], 2, **shared)
-    assert pids(Job(ranks[1])) == pids(Job(shell)) == set(ranks)
-    assert Job(ranks[0]).run == "train-29711"
+    assert pids(DiscoveredJob(ranks[1])) == pids(DiscoveredJob(shell)) == set(ranks)
+    assert DiscoveredJob(ranks[0]).run == "train-29711"
 
 
 def test_ranks_of_mpi(started: Started) -> None:
     ours = [f"OMPI_COMM_WORLD_RANK={n},PMIX_NAMESPACE=prterun-1@1" for n in range(2)]
     _, first = started.torchrun(*ours, name="mpirun")
     _, other = started.torchrun("OMPI_COMM_WORLD_RANK=0,PMIX_NAMESPACE=prterun-2@1", name="mpirun")
-    assert pids(Job(first[1])) == set(first)
-    assert [member.rank for member in Job(first[0]).members()] == [0, 1]
-    assert pids(Job(other[0])) == set(other)
+    assert pids(DiscoveredJob(first[1])) == set(first)
+    assert [member.rank for member in DiscoveredJob(first[0]).members()] == [0, 1]
+    assert pids(DiscoveredJob(other[0])) == set(other)
 
 
 def test_two_programs_in_one_shell_of_slurm_are_two_jobs(started: Started) -> None:
@@ -223,7 +223,7 @@ def test_two_programs_in_one_shell_of_slurm_are_two_jobs(started: Started) -> No
     train = started.script("train.py", COMPUTE)
     first, _ = started.python(train, **step)
     started.python(train, **step)
-    assert pids(Job(first)) == {first}
+    assert pids(DiscoveredJob(first)) == {first}
 
 
 def test_tasks_of_a_slurm_step_are_one_job(started: Started) -> None:
@@ -231,7 +231,7 @@ def test_tasks_of_a_slurm_step_are_one_job(started: Started) -> None:
     step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "8", "SLURM_NTASKS": "2"}
     both = {started.python(train, SLURM_PROCID=str(n), **step)[0] for n in range(2)}
     started.python(train, **{**step, "SLURM_STEP_ID": "1"}, SLURM_PROCID="0")
-    assert pids(Job(min(both))) == both
+    assert pids(DiscoveredJob(min(both))) == both
 
 
 def test_workers_that_a_rank_forks_are_not_attached_to(started: Started) -> None:
@@ -239,14 +239,14 @@ def test_workers_that_a_rank_forks_are_not_attached_to(started: Started) -> None
     variables = {"RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
     parent, both = started.python(script, num_ready=2, MAPS_TORCH=str(started.torch), **variables)
     assert len(both) == 2
-    assert pids(Job(parent)) == {parent}
+    assert pids(DiscoveredJob(parent)) == {parent}
 
 
 def test_forked_trainers_without_a_launcher_are(started: Started) -> None:
     script = started.script("train.py", FORKING)
     parent, both = started.python(script, num_ready=2, MAPS_TORCH=str(started.torch))
-    assert pids(Job(parent)) == set(both)
-    assert pids(Job(max(set(both) - {parent}))) == set(both)
+    assert pids(DiscoveredJob(parent)) == set(both)
+    assert pids(DiscoveredJob(max(set(both) - {parent}))) == set(both)
 
 
 def test_workers_of_a_data_loader_are_not(started: Started) -> None:
@@ -255,7 +255,7 @@ def test_workers_of_a_data_loader_are_not(started: Started) -> None:
         script, num_ready=2, MAPS_TORCH=str(started.torch), COMM="pt_data_worker"
     )
     assert len(both) == 2
-    assert pids(Job(parent)) == set()  # the parent took the name too
+    assert pids(DiscoveredJob(parent)) == set()  # the parent took the name too
 
 
 @pytest.mark.parametrize("has_torch", [True, False])
@@ -266,10 +266,10 @@ def test_a_spawned_collector_is_found_when_it_computes(
     env = {"MAPS_TORCH": str(started.torch)} if has_torch else {}
     learner, both = started.python(script, num_ready=2, **env)
     (collector,) = set(both) - {learner}
-    found = {member.pid: member.role for member in Job(learner).members()}
+    found = {member.pid: member.role for member in DiscoveredJob(learner).members()}
     assert found == ({learner: "", collector: "collector"} if has_torch else {learner: ""})
     if has_torch:
-        assert pids(Job(collector)) == set(both)
+        assert pids(DiscoveredJob(collector)) == set(both)
 
 
 def actor(started: Started, title: str, job: str, **env: str) -> int:
@@ -309,7 +309,7 @@ def test_actors_of_one_ray_job_with_their_roles(started: Started) -> None:
     actor(started, "ray::TaskRunner.run", "02000000")
     actor(started, "ray::Queue", "01000000", MAPS_TORCH="")
     for pid in expected:
-        assert {member.pid: member.role for member in Job(pid).members()} == expected
+        assert {member.pid: member.role for member in DiscoveredJob(pid).members()} == expected
 
 
 def test_the_programs_of_prime_rl_by_their_output_folder(started: Started) -> None:
@@ -326,7 +326,7 @@ def test_the_programs_of_prime_rl_by_their_output_folder(started: Started) -> No
     }
     started.python(orchestrator, "--output_dir=elsewhere", **shared)
     for pid in expected:
-        assert {member.pid: member.role for member in Job(pid).members()} == expected
+        assert {member.pid: member.role for member in DiscoveredJob(pid).members()} == expected
 
 
 def test_the_program_below_a_wrapper(started: Started) -> None:
@@ -334,18 +334,18 @@ def test_the_program_below_a_wrapper(started: Started) -> None:
     wrapper, (program,) = started.start(
         ["bash", "-c", f"{sys.executable} -W ignore {train}; true"], 1
     )
-    assert pids(Job(wrapper)) == {program}
-    assert Job(wrapper).run == f"train-{wrapper}"
+    assert pids(DiscoveredJob(wrapper)) == {program}
+    assert DiscoveredJob(wrapper).run == f"train-{wrapper}"
 
 
 def test_the_name_of_the_run_is_the_one_that_was_given(started: Started) -> None:
     _, ranks = started.torchrun(rank(0, DFX_RUN="nightly"))
-    assert Job(ranks[0]).run == "nightly"
+    assert DiscoveredJob(ranks[0]).run == "nightly"
 
 
 def test_a_job_that_has_ended_has_no_members(started: Started) -> None:
     launcher, ranks = started.torchrun(rank(0), rank(1))
-    job = Job(launcher)
+    job = DiscoveredJob(launcher)
     os.kill(ranks[0], signal.SIGKILL)
     until(lambda: pids(job) == {ranks[1]})  # a zombie of its launcher is no member
     started.end()
@@ -361,7 +361,7 @@ def until(look: Callable[[], bool]) -> None:
 
 def test_no_such_process() -> None:
     with pytest.raises(AttachError, match="no process with pid 4194305") as caught:
-        Job(4194305)
+        DiscoveredJob(4194305)
     assert caught.value.exit_code == 2
 
 
@@ -369,7 +369,7 @@ def test_a_zombie_is_called_one() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(AttachError, match=f"pid {child.pid} is a zombie"):
-        Job(child.pid)
+        DiscoveredJob(child.pid)
     child.wait()
 
 
@@ -377,7 +377,7 @@ def test_a_reused_pid_is_another_process() -> None:
     own = ProcessTable().get(os.getpid())
     assert own is not None
     assert own.is_alive()
-    earlier = Process(own.pid, own.start_ticks - 1, own.parent, own.name)
+    earlier = HostProcess(own.pid, own.start_ticks - 1, own.parent, own.name)
     assert not earlier.is_alive()
     assert earlier != own
 

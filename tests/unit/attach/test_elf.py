@@ -16,7 +16,7 @@ OWN = os.getpid()
 
 @pytest.fixture
 def memory():
-    with procfs.Memory(OWN) as memory:
+    with procfs.TargetMemory(OWN) as memory:
         yield memory
 
 
@@ -75,7 +75,7 @@ def test_the_own_python_is_described(memory):
 def test_a_program_without_python_has_no_runtime():
     process = subprocess.Popen([shutil.which("sleep"), "60"])
     try:
-        with procfs.Memory(process.pid) as memory:
+        with procfs.TargetMemory(process.pid) as memory:
             maps, program = procfs.mappings(process.pid), procfs.executable(process.pid)
             assert find_runtime(memory, maps, program) is None
     finally:

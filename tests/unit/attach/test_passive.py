@@ -33,7 +33,7 @@ def running(folder: Path, *words: str, code: str = "", **changes: str):
 
 
 def logs(process) -> list[str]:
-    return list(passive.look(process).logs)
+    return list(passive.find_logs(process).logs)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_bounds_are_said(tmp_path, monkeypatch):
         for name in "abcd":
             (tmp_path / f"{name}.jsonl").write_text("0123456789" if name == "a" else "")
         (tmp_path / ".hidden").mkdir()
-        sight = passive.look(process)
+        sight = passive.find_logs(process)
         assert sight.too_large == (str(tmp_path / "a.jsonl"),)
         assert sight.cut == (str(tmp_path),)
         assert len(sight.logs) == 1
@@ -134,14 +134,14 @@ def test_bounds_are_said(tmp_path, monkeypatch):
 
 def test_what_is_ours_to_read_is_read_and_needs_no_remedy(tmp_path):
     with running(tmp_path) as process:
-        sight = passive.look(process)
+        sight = passive.find_logs(process)
         assert (sight.unreadable, sight.has_stack, sight.remedy) == ((), True, "")
 
 
 def test_a_process_that_is_gone_is_seen_as_nothing(tmp_path):
     with running(tmp_path) as process:
         pass
-    sight = passive.look(process)
+    sight = passive.find_logs(process)
     assert sight.logs == ()
     assert set(sight.unreadable) == {
         passive.OPEN_FILES, passive.ENVIRONMENT, passive.FOLDER

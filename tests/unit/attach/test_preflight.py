@@ -373,7 +373,7 @@ def yama_text(scope: int, own_capabilities: int = 0) -> str:
     status = procfs.status(os.getpid())
     own = status._replace(effective_capabilities=own_capabilities, permitted_capabilities=0)
     target = status._replace(permitted_capabilities=0, effective_capabilities=0)
-    facts = access.Facts(target, own, scope, is_dumpable=None, is_in_user_namespace=False)
+    facts = access.AccessFacts(target, own, scope, is_dumpable=None, is_in_user_namespace=False)
     return str(access.refusal(7, facts))
 
 

@@ -107,7 +107,7 @@ def test_a_blocked_thread_shows_its_system_call_and_a_running_one_none():
 
 def test_memory_is_read_and_written_in_place():
     buffer = ctypes.create_string_buffer(b"before\0", 64)
-    with procfs.Memory(os.getpid()) as memory:
+    with procfs.TargetMemory(os.getpid()) as memory:
         assert memory.text(ctypes.addressof(buffer)) == b"before"
         memory.write(ctypes.addressof(buffer), (2**63 + 5).to_bytes(8, "little"))
         assert memory.word(ctypes.addressof(buffer)) == 2**63 + 5
@@ -121,14 +121,14 @@ def test_memory_is_read_and_written_in_place():
 
 def test_text_stops_at_its_limit():
     buffer = ctypes.create_string_buffer(b"y" * 300)
-    with procfs.Memory(os.getpid()) as memory:
+    with procfs.TargetMemory(os.getpid()) as memory:
         assert memory.text(ctypes.addressof(buffer), 100)[:100] == b"y" * 100
         assert len(memory.text(ctypes.addressof(buffer), 100)) < 164
 
 
 def test_memory_of_a_process_that_ended_fails(sleeper):
     at = next(m for m in procfs.mappings(sleeper) if m.path == "[stack]").end - 8
-    with procfs.Memory(sleeper) as memory:
+    with procfs.TargetMemory(sleeper) as memory:
         memory.word(at)
         os.kill(sleeper, signal.SIGKILL)
         os.waitid(os.P_PID, sleeper, os.WEXITED | os.WNOWAIT)
