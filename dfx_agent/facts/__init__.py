@@ -1,5 +1,5 @@
-"""What is known of each rank at one instant: the seam between who reads and who concludes.
+"""What is known about each rank at one instant: the contract between readers and judges.
 
-Everything that reads files, clocks, /proc or stacks comes before it. Facts are frozen values: what
-is concluded from them is the same on another machine, at another time, and in a test by hand.
+Code that reads files, clocks, /proc or stacks runs before this point. Facts are frozen values, so a
+judge draws the same conclusion from them on another machine, later, and in a test.
 """

@@ -1,6 +1,6 @@
-"""What a document of facts may hold: a node sends no more, and a hub refuses what does.
+"""Limits of a document of facts: a node sends no more, and a hub refuses more.
 
-A process of the job chooses names and numbers freely, and a hub stores them for every run.
+A process of the job can choose names and numbers freely, and a hub stores them for every run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 from dfx_agent.facts.run import RunFacts
 
-# 100 ranks with all that a node stores: 64 steps, reported numbers, batches. 6.4 KB and 730 values
-# for each rank and step
+# enough for 100 ranks with everything that a node stores: 64 steps, reported numbers, batches. Each
+# rank and step takes 6.4 KB and 730 values
 MAX_BYTES, MAX_VALUES = 32 << 20, 4_000_000
 MAX_PROCESSES, MAX_ROLES = 4096, 64
 MAX_NAME_CHARACTERS, MAX_NUMBER = 1024, 1 << 63
 
 
 def check_size(document: bytes) -> None:
-    """Before it is parsed. Raises: ValueError in one line."""
+    """Check the size before parsing. Raises ValueError with one line."""
     if len(document) > MAX_BYTES:
         raise ValueError(f"facts of more than {MAX_BYTES >> 20} MiB")
     may_exceed = len(document) > MAX_VALUES  # a value has a byte at least
@@ -26,7 +26,7 @@ def check_size(document: bytes) -> None:
 
 
 def check(facts: RunFacts) -> None:
-    """Raises: ValueError in one line that names the first thing beyond its bound."""
+    """Raise ValueError with one line about the first value that exceeds its limit."""
     num_processes = len(facts.seats) + len(facts.left)
     if max(num_processes, *map(len, facts.ranks.values()), len(facts.memory)) > MAX_PROCESSES:
         raise ValueError(f"facts of more than {MAX_PROCESSES:,} processes")

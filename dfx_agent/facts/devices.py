@@ -1,4 +1,4 @@
-"""What a judge is told of devices: how they ran beside a rank, and what they reported."""
+"""What judges get to know about devices: how they ran, and which events they reported."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """The devices of one rank over the last minute; ``names`` as in "nvidia:3".
-
-    ``throttled_ratio``: share of the time in which their clocks were held down, for ``reasons``.
-    """
+    """The devices of one rank over the last minute."""
 
     names: tuple[str, ...]
+    """Such as "nvidia:3"."""
     clock_hertz: float | None
     throttled_ratio: float | None
+    """Share of the time in which the clocks were reduced."""
     reasons: tuple[str, ...] = ()
+    """Why the clocks were reduced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """An event of a device, as in "XID 79"; ``ranks``: labels of those that use it, by role."""
+    """An event that a device reported."""
 
     device: str
     name: str
+    """Such as "XID 79"."""
     meaning: str
     time_seconds: float
+    """Unix time."""
     node: str = ""
     ranks: tuple[tuple[str, str], ...] = ()
+    """(role, label) of the ranks that use the device."""

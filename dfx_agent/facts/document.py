@@ -1,8 +1,8 @@
-"""Facts as JSON and back, with the version of what they mean.
+"""Converts facts to JSON and back, with a version of their meaning.
 
-A field that is new has a default, and who does not know it leaves it out: the version stays. It
-goes up when a field goes away, is needed, or means something else. Who writes leaves out what has
-its default: most fields of a rank that gets on do.
+A new field has a default, and an old reader ignores it: the version stays. The version increases
+when a field is removed, becomes mandatory, or changes its meaning. The writer omits fields with
+their default, which are most fields of a rank without problems.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ _DOCUMENT: Document[_Versioned] = Document(_Versioned, omits_defaults=True)
 
 
 def dumped(facts: RunFacts) -> bytes:
-    """As JSON that names itself and its version."""
+    """Convert facts to JSON that contains its name and version."""
     return _DOCUMENT.dumped(_Versioned(_NAME, FACTS_VERSION, facts))
 
 
 def loaded(text: bytes) -> RunFacts:
-    """What ``dumped`` gave, here or on another machine; ValueError of one line if it is not that.
+    """Read the result of ``dumped``. Raises ValueError with one line for anything else.
 
-    A version beside ours is refused before its fields are looked at, and so is what is too large.
+    A different version, or a document that is too large, is refused before its fields are read.
     """
     bounds.check_size(text)
     try:
-        given = from_json(text)
+        content = from_json(text)
     except ValueError:
         raise ValueError("no facts: it is not JSON") from None
-    version = _version(given)
+    version = _version(content)
     if version != FACTS_VERSION:
         remedy = "give hub and nodes the same dfx-agent"
         raise ValueError(f"facts of version {version}, the hub reads {FACTS_VERSION}: {remedy}")
     try:
-        facts = _DOCUMENT.loaded(given).facts
+        facts = _DOCUMENT.loaded(content).facts
     except ValueError as error:
         raise ValueError(f"facts that cannot be read: {reason(error)}") from None
     bounds.check(facts)
     return facts
 
 
-def _version(given: Any) -> int:
-    if not isinstance(given, dict) or given.get("name") != _NAME:
+def _version(content: Any) -> int:
+    if not isinstance(content, dict) or content.get("name") != _NAME:
         raise ValueError(f"no facts: it does not say that it is {_NAME}")
-    version = given.get("version")
+    version = content.get("version")
     if type(version) is not int:  # True is one too
         raise ValueError("facts without a version")
     return version

@@ -6,21 +6,20 @@ import signal
 from contextlib import suppress
 from typing import NamedTuple
 
-_CAN_BE_ASKED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
-
-
-_INTERRUPTED = {128 + number for number in _CAN_BE_ASKED_FOR}  # as shells and launchers say it
+_REQUESTS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_CODES_OF_REQUESTS = {128 + number for number in _REQUESTS}  # of shells and launchers
 
 
 class ExitStatus(NamedTuple):
-    """One of both is told: the exit code, 0 to 255, or the signal that killed the process."""
+    """Either an exit code or the signal that killed the process."""
 
     code: int | None
+    """0 to 255; None if a signal killed the process."""
     signal: int | None
 
     @classmethod
     def of(cls, wait_status: int) -> ExitStatus:
-        """From the status that wait(2) would give."""
+        """Convert the status of wait(2)."""
         number = wait_status & 0x7F
         return cls(None, number) if number else cls(wait_status >> 8 & 0xFF, None)
 
@@ -30,8 +29,8 @@ class ExitStatus(NamedTuple):
 
     @property
     def was_asked_for(self) -> bool:
-        """Whether somebody told it to end: a launcher, a scheduler, a person."""
-        return self.signal in _CAN_BE_ASKED_FOR or self.code in _INTERRUPTED
+        """Whether a launcher, a scheduler or a person asked the process to end."""
+        return self.signal in _REQUESTS or self.code in _CODES_OF_REQUESTS
 
     def __str__(self) -> str:
         if self.signal is None:

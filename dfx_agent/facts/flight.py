@@ -1,4 +1,4 @@
-"""The last collectives of a process, as torch's flight recorder holds them."""
+"""The last collectives of a process, from torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from dfx_agent.facts.pairs import Pairs
 
 
 class Entry(NamedTuple):
-    """One collective as it was issued. ``created_ns`` is Unix time.
-
-    ``sizes`` are those of the first tensors of ``num_tensors``; ``num_elements`` is of all.
-    """
+    """One collective as it was issued."""
 
     sequence: int
     operation: str
     sizes: tuple[tuple[int, ...], ...]
+    """Sizes of the first tensors."""
     num_tensors: int
+    """Number of all tensors."""
     num_elements: int
+    """Elements of all tensors."""
     dtypes: tuple[str, ...]
     created_ns: int
+    """Unix time."""
     is_finished: bool
     is_p2p: bool
+    """Whether it is a send or a receive."""
 
     @property
     def tensors(self) -> str:
-        """As in " [1048576] float32", " [8] [8] and 30 more bfloat16", "" for a barrier."""
+        """Such as " [1048576] float32" or " [8] [8] and 30 more bfloat16"; "" for a barrier."""
         num_more = self.num_tensors - len(self.sizes)
         words = [str(list(size)) for size in self.sizes]
         words += [f"and {num_more} more"] if num_more > 0 else []
@@ -35,35 +37,38 @@ class Entry(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """One process group in all its ranks; ``members_crc`` as two groups may have one name."""
+    """Identifies a process group in all its ranks. Two groups may have the same name."""
 
     backend: str
     name: str
     members_crc: int
+    """Checksum of the members' ranks."""
 
 
 @dataclass(frozen=True)
 class RecordedGroup:
-    """The last entries of one group in one rank, newest first; ``members`` None: not known."""
+    """The last collectives of one group in one rank."""
 
     description: str
     members: tuple[int, ...] | None
+    """Ranks in the job; None if unknown."""
     entries: tuple[Entry, ...]
+    """The latest first."""
 
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """Of one process. ``time_ns``: when it was taken, on the host's monotonic clock.
-
-    ``longest_gap_ns``: between two collectives, of those that the recorder still held.
-    """
+    """The flight record of one process."""
 
     time_ns: int
+    """When it was written, on the host's monotonic clock."""
     rank: int
     groups: Pairs[GroupKey, RecordedGroup]
     longest_gap_ns: int = 0
+    """Longest time between two recorded collectives."""
 
     @cached_property
     def is_waiting(self) -> bool:
-        """Whether something is unfinished."""
-        return any(not e.is_finished for group in self.groups.values() for e in group.entries)
+        """Whether a collective is unfinished."""
+        entries = (entry for group in self.groups.values() for entry in group.entries)
+        return any(not entry.is_finished for entry in entries)

@@ -1,6 +1,6 @@
-"""How a job is laid out over its ranks: who has which part of the model and of the data.
+"""The layout of a job: which rank has which part of the model and of the data.
 
-As the ranks themselves tell it, nothing inferred. Ranks are numbers in the job.
+The ranks themselves report it; nothing is inferred. Ranks are numbers in the job.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field, replace
 
 from dfx_agent.wire.job_description import RankRange
 
-# axes along which jobs are laid out: frameworks have many names for them
+# axes of a layout; frameworks have many other names for them
 PIPELINE, TENSOR, DATA = "pipeline", "tensor", "data"
 EXPERT, CONTEXT = "expert", "context"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """One process group; ``num_ranks`` are in it, those that a guest had room to tell are members.
-
-    ``description`` is what its maker wrote to it, "" where that is nothing.
-    """
+    """One process group of the job."""
 
     name: str
     description: str
+    """Text from the creator of the group; "" if there is none."""
     num_ranks: int
+    """Size of the group."""
     members: tuple[RankRange, ...]
+    """Members that the guest had room to report."""
 
     def has(self, rank: int) -> bool:
-        """Whether it is known to be a member."""
+        """Whether the rank is known to be a member."""
         return any(ranks.has(rank) for ranks in self.members)
 
     @property
@@ -39,41 +39,44 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One rank's place. ``coordinates``: by axis, from 0; only axes that were told.
-
-    ``sizes``: how many places an axis has. ``neighbours``: whom it sends to or receives from.
-    ``rank`` is -1 and ``node`` is "" where that is not known.
-    """
+    """The position of one rank in the layout."""
 
     rank: int = -1
+    """Number in the job; -1 if unknown."""
     node: str = ""
+    """Name of the node; "" if unknown."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
+    """Index by axis, from 0, for axes that the rank reported."""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    """Size by axis."""
     neighbours: tuple[int, ...] = ()
+    """Ranks that it sends to or receives from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Of one role: a place for each rank by its label, and the process groups that they told."""
+    """The layout of one role."""
 
     places: Mapping[str, Place] = field(default_factory=dict)
+    """Position by label of the rank."""
     groups: tuple[ProcessGroup, ...] = ()
+    """Process groups that the ranks reported."""
 
 
 NOT_TOLD = Layout()
 
 
-def merged(told: Iterable[tuple[str, Layout, Callable[[str], str]]]) -> Layout:
-    """The layout of a role over all nodes; of a group the most that a node says of its members.
+def merged(layouts: Iterable[tuple[str, Layout, Callable[[str], str]]]) -> Layout:
+    """Merge the layouts of one role over all nodes, with the most complete report of each group.
 
-    ``told``: a node, the layout that it reports, and how its ranks are called in the job.
+    ``layouts`` contains (node, its layout, function from a label on the node to one in the job).
     """
     places: dict[str, Place] = {}
     groups: dict[str, ProcessGroup] = {}
-    for node, layout, label in told:
-        places |= {label(rank): replace(of, node=node) for rank, of in layout.places.items()}
+    for node, layout, label in layouts:
+        places |= {label(rank): replace(place, node=node) for rank, place in layout.places.items()}
         for group in layout.groups:
-            known = groups.get(group.name)
-            if known is None or (group.is_whole and not known.is_whole):
+            earlier = groups.get(group.name)
+            if earlier is None or (group.is_whole and not earlier.is_whole):
                 groups[group.name] = group
     return Layout(places, tuple(groups.values()))

@@ -1,4 +1,4 @@
-"""Batches that crossed a boundary of the pipeline, as each rank showed them."""
+"""Batches that passed a boundary between two stages, as each rank recorded them."""
 
 from __future__ import annotations
 
@@ -16,88 +16,87 @@ Fields = Pairs[tuple[str, str], float]  # (field, column) -> value
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """One batch of one rank at one boundary; ``step`` is None outside any step.
-
-    ``time_ns``: on its host's monotonic clock. ``fields`` are finite.
-    """
+    """One batch of one rank at one boundary."""
 
     boundary: str
     step: int | None
+    """None outside any step."""
     time_ns: int
+    """On the host's monotonic clock."""
     fields: Fields
+    """Finite numbers."""
 
 
-def _differing(crossings: Iterable[Crossing]) -> list[dict[str, Any]]:
-    """What has not changed since a crossing before is null: most of a batch stays as it is.
+def _differences(batches: Iterable[Crossing]) -> list[dict[str, Any]]:
+    """Replace values that equal those of an earlier batch by null, as most of them do.
 
-    A zero is told: it may be a negative one.
+    A zero is always written, because it may be a negative one.
     """
-    known: dict[tuple[str, str], float] = {}
-    told = []
-    for each in crossings:
+    previous: dict[tuple[str, str], float] = {}
+    rows = []
+    for batch in batches:
         values = [
-            None if value and known.get(key) == value else value
-            for key, value in each.fields.items()
+            None if value and previous.get(key) == value else value
+            for key, value in batch.fields.items()
         ]
-        known.update(each.fields)
-        fields = {KEYS: list(each.fields), VALUES: values}
-        told.append(
+        previous.update(batch.fields)
+        fields = {KEYS: list(batch.fields), VALUES: values}
+        rows.append(
             {
-                "boundary": each.boundary,
-                "step": each.step,
-                "time_ns": each.time_ns,
+                "boundary": batch.boundary,
+                "step": batch.step,
+                "time_ns": batch.time_ns,
                 "fields": fields,
             }
         )
-    return told
+    return rows
 
 
-def _whole(given: Any) -> Any:
-    """Of what stood in JSON; what is no list of crossings is left to the validation."""
-    known: dict[tuple[str, str], Any] = {}
-    rows = given if isinstance(given, list) else []
-    for each in (row for row in rows if isinstance(row, dict)):
-        fields = each.get("fields")
+def _restore(content: Any) -> Any:
+    """Undo ``_differences`` in parsed JSON; the validation handles anything else."""
+    previous: dict[tuple[str, str], Any] = {}
+    rows = content if isinstance(content, list) else []
+    for batch in (row for row in rows if isinstance(row, dict)):
+        fields = batch.get("fields")
         if isinstance(fields, dict) and fields.keys() == {KEYS, VALUES}:
             try:
-                each["fields"] = _filled(fields, known)
+                batch["fields"] = _fill(fields, previous)
             except (TypeError, ValueError) as error:
                 raise ValueError("as many values as fields are missing") from error
-    return given
+    return content
 
 
-def _filled(fields: dict[str, Any], known: dict[tuple[str, str], Any]) -> dict[Any, Any]:
-    """By key. ``known``: of the crossings before, and now of this one."""
-    told = zip(map(tuple, fields[KEYS]), fields[VALUES], strict=True)
-    filled = {key: known.get(key) if value is None else value for key, value in told}
-    known.update(filled)
-    return filled
+def _fill(fields: dict[str, Any], previous: dict[tuple[str, str], Any]) -> dict[Any, Any]:
+    """Values by key, from this batch or an earlier one; updates ``previous``."""
+    pairs = zip(map(tuple, fields[KEYS]), fields[VALUES], strict=True)
+    values = {key: previous.get(key) if value is None else value for key, value in pairs}
+    previous.update(values)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerNews:
-    """What one reading of a process brought; ``num_lost``: its records that were lost by then.
-
-    ``steps``: of all records that came, in their order, None outside any step; a crossing may be
-    whole only at the next reading. ``given_up``: steps of crossings that will never be whole.
-    """
+    """New ledger records of one process, from one poll."""
 
     process: ProcessId
     num_lost: int
+    """Records of the process that were lost so far."""
     steps: tuple[int | None, ...] = ()
+    """Step of each new record, in order; None outside any step."""
     crossings: Annotated[
-        tuple[Crossing, ...], PlainSerializer(_differing), BeforeValidator(_whole)
+        tuple[Crossing, ...], PlainSerializer(_differences), BeforeValidator(_restore)
     ] = ()
+    """Batches that are complete now; their first records may have come with an earlier poll."""
     given_up: tuple[int | None, ...] = ()
+    """Steps of batches that will never be complete."""
 
 
 class Progress(NamedTuple):
-    """How far a process is that has shown batches; ``is_present``: it is still of the run.
-
-    ``told_step``: the step that it said it is in, by its newest record.
-    """
+    """How far a process with ledger records has got."""
 
     process: ProcessId
     told_step: int | None
+    """The step of its latest record."""
     is_living: bool
     is_present: bool = True
+    """Whether it still belongs to the run."""

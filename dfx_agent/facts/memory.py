@@ -1,4 +1,4 @@
-"""Memory of a process over its steps, and the limits that it meets."""
+"""Memory of a process over its steps, and the limits that apply to it."""
 
 from __future__ import annotations
 
@@ -16,70 +16,68 @@ _IN_A_ROW = 4
 
 
 def highest_before(step: int, *samples: Samples) -> float | None:
-    """The most that was held before this step: of medians of four samples, which follow each other.
+    """Highest memory before a step: the maximum over medians of four consecutive samples.
 
-    One odd step, a checkpoint, does not move it. None where less is known. ``samples`` may hold the
-    same steps.
+    One unusual step, such as a checkpoint, does not change it. None if there are less than four
+    samples. ``samples`` may contain the same steps twice.
     """
-    known = sorted({sample for each in samples for sample in each if sample[0] < step})
-    ends = range(_IN_A_ROW, len(known) + 1, _IN_A_ROW)
-    held = (median(num_bytes for _, num_bytes in known[end - _IN_A_ROW : end]) for end in ends)
-    return max(held, default=None)
+    unique = sorted({sample for series in samples for sample in series if sample[0] < step})
+    ends = range(_IN_A_ROW, len(unique) + 1, _IN_A_ROW)
+    medians = (median(num_bytes for _, num_bytes in unique[end - _IN_A_ROW : end]) for end in ends)
+    return max(medians, default=None)
 
 
 class MemoryLimit(NamedTuple):
-    """What processes use up together; bytes. ``path`` of its control group, "" of the host.
-
-    ``node``: whose, by the name that its agent knows it by.
-    """
+    """A memory limit that processes share."""
 
     node: str
+    """Name of the node."""
     path: str
+    """Path of the control group; "" stands for the host."""
     total_bytes: int
     free_bytes: int
 
     @property
     def place(self) -> tuple[str, str]:
-        """Which limit it is; what is free changes from look to look."""
+        """Identifies the limit; its free bytes change from poll to poll."""
         return self.node, self.path
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What the allocator of one device holds; None where it was not told.
-
-    ``unused_samples``: what it holds and does not use, at the end of the newest 64 steps;
-    ``kept_samples``: the same while its states are off the device, of one that offloads.
-    ``allocated_samples``: what tensors take at the end of the newest 64 steps; ``peak_bytes``: the
-    most they were seen to take. ``beside_bytes``: what the process has there beside the allocator.
-    ``highest_before_bytes``: of tensors at the end of steps before those, see highest_before.
-    """
+    """Memory of one device in the framework's allocator; None if it is unknown."""
 
     device: str
     limit_bytes: float | None
     reserved_bytes: float | None
     unused_samples: Samples = ()
+    """Reserved but not allocated, at the end of the latest 64 steps."""
     kept_samples: Samples = ()
+    """The same while model states are off the device, for a process that offloads."""
     allocated_samples: Samples = ()
+    """Allocated for tensors, at the end of the latest 64 steps."""
     peak_bytes: float | None = None
+    """Most that was allocated for tensors."""
     beside_bytes: float | None = None
+    """Memory of the process on the device outside the allocator."""
     highest_before_bytes: float | None = None
+    """Highest allocation at the end of earlier steps, see ``highest_before``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
-    """One living process. ``step_seconds``: the median of its newest steps, None before the first.
-
-    ``samples``: its anonymous memory at the end of the newest 64 steps; ``sparse_samples``: of 64
-    of every second, fourth and eighth step. ``limits``: those it meets, its own control group
-    first and the host last; empty where its memory has not changed by what a leak would at least.
-    """
+    """Memory of one living process."""
 
     process: ProcessId
     step: int | None
     step_seconds: float | None
+    """Median of its latest steps; None before the first."""
     samples: Samples = ()
+    """Anonymous memory at the end of the latest 64 steps."""
     sparse_samples: tuple[Samples, ...] = ()
+    """The same for 64 of every second, fourth and eighth step."""
     limits: tuple[MemoryLimit, ...] = ()
+    """Limits that apply, its own control group first and the host last. Empty if its memory has
+    changed less than any leak would change it."""
     devices: tuple[DeviceUse, ...] = ()
     heap: GlibcHeap | None = None

@@ -1,6 +1,6 @@
-"""Mappings whose keys are tuples, in JSON: keys and values apart, since its keys are text.
+"""Mappings with tuples as keys, as JSON: keys and values in separate lists, as JSON keys are text.
 
-Keys are alike for all ranks: apart from the values they are compressed to almost nothing.
+All ranks have about the same keys, which compress to almost nothing if they are separate.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _Value = TypeVar("_Value")
 KEYS, VALUES = "k", "v"
 
 
-def _columns(known: Mapping[Any, Any]) -> dict[str, list[Any]]:
-    return {KEYS: list(known.keys()), VALUES: list(known.values())}
+def _columns(mapping: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    return {KEYS: list(mapping.keys()), VALUES: list(mapping.values())}
 
 
-def _mapping(given: Any) -> Any:
-    """Of what stood in JSON; what has no keys and values is left to the validation."""
-    if not isinstance(given, dict) or given.keys() != {KEYS, VALUES}:
-        return given
+def _mapping(content: Any) -> Any:
+    """Convert parsed JSON to a mapping; the validation handles anything else."""
+    if not isinstance(content, dict) or content.keys() != {KEYS, VALUES}:
+        return content
     try:
-        return dict(zip(map(tuple, given[KEYS]), given[VALUES], strict=True))
+        return dict(zip(map(tuple, content[KEYS]), content[VALUES], strict=True))
     except (TypeError, ValueError) as error:
         raise ValueError("as many values as keys are missing") from error
 

@@ -1,4 +1,4 @@
-"""What is known of a pipeline at one instant: its steps, processes, engines and told numbers."""
+"""What is known about a pipeline at one instant: steps, processes, engines and reported numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from dfx_agent.snapshot import EngineFacts, EventLoopRow, OpenSpan, StepRow, Tim
 
 
 class ProcessTime(NamedTuple):
-    """Where the time of one process went since it began, and what it is in now.
-
-    ``stage_seconds`` is how long a stage lasts, from its begin to its end: the median of its newest
-    16. ``queue_depth``: as it told last, by queue. ``code_samples``: number of stack samples by
-    place, see shim/code_samples.py.
-    """
+    """Where the time of one process went since its start, and what it does now."""
 
     role: str
     rank: str
@@ -24,8 +19,11 @@ class ProcessTime(NamedTuple):
     inflight: tuple[OpenSpan, ...] = ()
     event_loop: EventLoopRow | None = None
     stage_seconds: Mapping[str, float] = {}
+    """Duration by stage: the median of the latest 16."""
     queue_depth: Mapping[str, float] = {}
+    """Last reported depth by queue."""
     code_samples: Mapping[str, float] = {}
+    """Number of stack samples by code location, see shim/code_samples.py."""
 
 
 class Told(NamedTuple):
@@ -37,15 +35,15 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFacts:
-    """Of one run on one node, as of Unix time ``now_seconds``.
-
-    ``steps``: the newest that are closed, of all roles, oldest first. ``told``: the newest numbers
-    that frameworks tell, the mean over who tells them. ``verdicts``: what others conclude.
-    """
+    """The pipeline of one run on one node."""
 
     now_seconds: float
+    """Unix time of the facts."""
     steps: tuple[StepRow, ...] = ()
+    """The latest closed steps of all roles, oldest first."""
     processes: tuple[ProcessTime, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     told: Mapping[Told, float] = field(default_factory=dict)
+    """The latest numbers of frameworks: the mean over the processes that report them."""
     verdicts: tuple[Verdict, ...] = ()
+    """Conclusions of other judges."""

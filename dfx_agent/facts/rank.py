@@ -1,4 +1,4 @@
-"""What is known of one rank at one instant, and what it waits for its peers in."""
+"""What is known about one rank at one instant, and in which calls it waits for its peers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ IDLE = "idle"
 
 
 class Arrival(NamedTuple):
-    """A rank waits for its peers.
-
-    ``sequence`` is None where nobody numbers them, ``operation`` is "" where the host does not wait
-    itself: it has issued this number and is quiet. ``peer`` is the one rank of the job that a send
-    or receive waits for, where it names one.
-    """
+    """A rank that waits for its peers in a collective, a send or a receive."""
 
     operation: str
+    """"" if the host itself does not wait: it has issued the collective and is quiet."""
     group: str
     sequence: int | None
+    """None if the calls have no numbers."""
     begin_ns: int
     peer: int | None = None
+    """Rank that a send or receive waits for, if known."""
 
     @property
     def call(self) -> str:
-        """As a headline says it, without numbers: "all_reduce", "all_gather of group tp"."""
+        """Text for a headline, without numbers: "all_reduce", "all_gather of group tp"."""
         if self.peer is not None:
             return str(self)
         group = "" if self.group in {"", "0"} else f" of group {self.group}"
@@ -50,39 +48,22 @@ class Arrival(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """A main thread that has been waiting for a thread of its own to end.
-
-    ``asks_per_second``: how often that one has woken up meanwhile.
-    """
+    """A main thread that waits for another thread of its process to end."""
 
     thread: str
     seconds: float
     asks_per_second: float
+    """How often the other thread has woken up in that time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RankFacts:
-    """One rank as of ``now_ns``; all ``*_ns`` are on its host's monotonic clock.
-
-    ``rank``: its number in the job, negative where that is not known. ``moved_ns``: when it last
-    did anything that shows, in a thread that trains; ``others_moved_ns``: in others, 0 for never.
-    ``group_moved_ns``: when it last took part in a collective of each group. ``num_still``:
-    readings in a row in which it had not. ``reached``: newest number of each group that it took
-    part in. ``stage_durations`` and ``collective_durations`` ("operation@group") are the newest
-    64, in nanoseconds.
-    ``longest_gap_seconds``: quiet outside stages, or waiting, at most in the last hour.
-    ``alive_ns``: newest instant at which it is known to have gone on; ``gone_ns``: when it was
-    missed, its process gone or its segment closed. ``is_ending``: its segment is closed and its
-    process was still there, the last time at ``there_ns``. ``processor_share``: what it got of a
-    processor while it computed, since it last moved; 1 where it did not compute. ``stacks`` and
-    ``flight`` were written since it last moved. ``opened_ns``: begins of ``open_spans``. ``node``:
-    where it runs, "" where all of the job do. ``told_step``: the step that it said it is in, by its
-    newest record. ``totals``: where its time went since it began, told of who makes samples alone;
-    ``queue_depth``: as it told last, by queue.
-    """
+    """One rank as of ``now_ns``. All ``*_ns`` are on its host's monotonic clock."""
 
     label: str
+    """Name of the rank, such as "3"."""
     rank: int = -1
+    """Number in the job; negative if unknown."""
     pid: int = 0
     parent_pid: int | None = None
     attempt: int = 0
@@ -92,8 +73,11 @@ class RankFacts:
     now_seconds: float = 0.0
     begin_ns: int = 0
     moved_ns: int = 0
+    """When a training thread last did anything visible."""
     others_moved_ns: int = 0
+    """The same for other threads; 0 for never."""
     group_moved_ns: Mapping[str, int] = field(default_factory=dict)
+    """When it last took part in a collective, by group."""
     last_event_ns: int | None = None
     seconds_before_guest: float = 0.0
     step: int | None = None
@@ -106,48 +90,66 @@ class RankFacts:
     is_blocked: bool = False
     asks_since_ns: int | None = None
     num_still: int = 0
+    """Consecutive polls in which it has not moved."""
     has_groups: bool = False
     reached: Mapping[str, int] = field(default_factory=dict)
+    """Highest sequence number that it took part in, by group."""
     operations: Pairs[tuple[str, int], str] = field(default_factory=dict)
+    """Operation by (group, sequence number)."""
     stage_durations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The latest 64 durations by stage, in nanoseconds."""
     collective_durations: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The latest 64 durations by "operation@group", in nanoseconds."""
     longest_gap_seconds: float = 0.0
+    """Longest quiet time outside stages, or in a wait, within the last hour."""
     alive_ns: int | None = None
+    """Last time at which it was known to be running."""
     gone_ns: int | None = None
+    """When its process was found missing or its segment closed."""
     there_ns: int | None = None
+    """When its process was last seen, for a closed segment."""
     is_ending: bool = False
+    """Whether its segment is closed while its process still exists."""
     is_outlived: bool | None = None
     exit_status: ExitStatus | None = None
     was_oom_killed: bool = False
     is_stopped: bool = False
     stopped_seconds: float | None = None
-    """Since it was first seen stopped; None where it may have been since it last moved."""
+    """Time since it was first seen stopped; None if that may have been since it last moved."""
     is_ray_worker: bool = False
     """Whether Ray runs this process: an actor, or a worker for tasks."""
     was_ended_by_ray: bool = False
-    """Whether its log says that Ray ended it on purpose: ``ray.kill``, or its owner has ended."""
+    """Whether Ray's log says that Ray ended it on purpose (``ray.kill``, or its owner ended)."""
     is_idle: bool = False
     is_at_work: bool = False
     processor_share: float = 1.0
+    """Share of its runnable time on a CPU since it last moved; 1 if it was not runnable."""
     stacks: ProcessStacks | None = None
+    """Written since it last moved."""
     flight: FlightRecord | None = None
+    """Written since it last moved."""
     joining: Joining | None = None
     opened_ns: tuple[int, ...] = ()
+    """Begin of each of the ``open_spans``."""
     node: str = ""
+    """Its node; "" if the job has only one."""
     step_seconds: float | None = None
-    """How long the step that it is in has lasted; None before the first one."""
+    """Duration of the current step so far; None before the first one."""
     told_step: int | None = None
+    """Step of its latest record."""
     num_records: int = 0
     totals: TimeSplit | None = None
+    """Where its time went since its start, for ranks that make samples."""
     queue_depth: Mapping[str, float] = field(default_factory=dict)
+    """Last reported depth by queue."""
     failure: Failure | None = None
-    """The exception that ended its process, where the guest saw it."""
+    """The exception that ended its process, if the guest saw it."""
     thread_failure: Failure | None = None
     """The first exception that ended another thread of it."""
 
     @property
     def is_living(self) -> bool:
-        """Whether it may still go on: nobody has seen it end."""
+        """Whether it may still run: nobody has seen it end."""
         return self.state in {"live", "unknown"}
 
     @property
@@ -157,12 +159,12 @@ class RankFacts:
 
     @property
     def newest_step(self) -> int | None:
-        """The step it is in; of one that closed its segment the last one."""
+        """The current step; the last one if the segment is closed."""
         return self.last_step if self.step is None else self.step
 
     @property
     def place(self) -> str:
-        """As people read it: "in rollout", "waiting in queue", or "outside all stages"."""
+        """Text for people: "in rollout", "waiting in queue", or "outside all stages"."""
         if self.stages:
             return f"in {self.stages[-1]}"
         waits = [name for name in self.open_spans if "@" not in name]  # a collective has a group
@@ -172,34 +174,35 @@ class RankFacts:
 
     @property
     def quiet_seconds(self) -> float:
-        """Since it last moved."""
+        """Seconds since it last moved."""
         return (self.now_ns - self.moved_ns) / 1e9
 
     @property
     def ending_seconds(self) -> float:
-        """Since it closed its segment; 0 where its process is not seen to be there still."""
+        """Seconds since it closed its segment; 0 if its process was not seen afterwards."""
         return (self.now_ns - (self.gone_ns or self.now_ns)) / 1e9 if self.is_ending else 0.0
 
     @property
     def idle_seconds(self) -> float:
-        """The same, and by torch's flight recorder for the time before the guest came."""
+        """Quiet time, including the time before the guest from torch's flight recorder."""
         record = self.flight if self.moved_ns == self.begin_ns else None
         groups = record.groups.values() if record else ()
-        newest_ns = max((e.created_ns for g in groups for e in g.entries[:1]), default=None)
-        if newest_ns is None:
+        created = (entry.created_ns for group in groups for entry in group.entries[:1])
+        latest_ns = max(created, default=None)
+        if latest_ns is None:
             return self.quiet_seconds
-        return max(self.now_seconds - newest_ns / 1e9, self.quiet_seconds)
+        return max(self.now_seconds - latest_ns / 1e9, self.quiet_seconds)
 
     def epoch_seconds(self, at_ns: int) -> float:
         """Unix time of an instant of its host's monotonic clock."""
         return self.now_seconds - (self.now_ns - at_ns) / 1e9
 
     def operation(self, group: str, sequence: int) -> str | None:
-        """What it called number ``sequence`` of this group; None when that is not known."""
+        """Operation of a sequence number in a group; None if unknown."""
         return self.operations.get((group, sequence))
 
     def has_arrived(self, waiter: Waiter) -> bool:
-        """Whether it takes or took part in what somebody else waits in."""
+        """Whether it takes or took part in the collective that another rank waits in."""
         arrival = waiter.arrival
         if arrival.peer is not None:
             other_end = RECEIVE if arrival.operation == SEND else SEND
@@ -213,12 +216,12 @@ class RankFacts:
         if arrival.operation == DDP_GRADIENTS and any(
             (a.operation, a.group) == (DDP_GRADIENTS, arrival.group) for a in self.arrivals
         ):
-            return True  # its buckets are numbered as they go: a number apart is the same backward
+            return True  # its buckets have their own numbers: another number, the same backward
         return self.reached.get(arrival.group, -1) >= arrival.sequence
 
 
 class Waiter(NamedTuple):
-    """A rank and what it waits in."""
+    """A rank and the call in which it waits."""
 
     rank: RankFacts
     arrival: Arrival

@@ -1,4 +1,4 @@
-"""All that one agent knows of one run at one instant: what judges are given, in one value."""
+"""Everything that one agent knows about one run at one instant: the input of the judges."""
 
 from __future__ import annotations
 
@@ -17,52 +17,64 @@ from dfx_agent.snapshot import DroppedRanks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Of the processes that the agent of ``node`` sees, as of Unix time ``now_seconds``.
+    """One run, as the agent of one node sees it.
 
-    ``seats``: who is seen. ``ranks``: by role, where each is now; missing for a role
-    of which that is not known. Of a log only the step that it reports. ``quiet_seconds``: how long
-    nothing has moved in the whole run. ``steps`` and ``memory``: the newest that are kept.
-    ``scalars``, ``updates``, ``batches``: what came since the facts before; ``progress``: how far
-    those are that show batches. ``reported``: by devices of the node, the newest.
+    Facts that leave the node are sent as a sequence. Full facts contain everything that the node
+    stores. Other facts contain only changes:
 
-    Facts that leave the node come one after the other, by ``number``, from one start of an
-    ``agent``. With ``is_full`` they are all that is kept. Else what is told of durations,
-    operations, steps, samples of memory and numbers is what came since the facts before; stacks,
-    flight records and layouts that were told stay as they are; ``seats`` are those that changed,
-    ``left`` are gone; and a rank without ``begin_ns`` is the process that was told of. ``now_ns``
-    is on the monotonic clock of the host, which ``boot`` tells from others. ``is_last``: the agent
-    leaves in order. A ``run`` of "" says that this node has none; ``launch`` is the one that its
-    launcher is about to start. ``failing``: what cannot be read or judged there, "" for nothing.
-    ``called``: what a hub called the run beside another one of its name, "" for ``run``.
+    - durations, operations, steps, memory samples and numbers since the facts before,
+    - changed ``seats``, and processes that ``left``,
+    - stacks, flight records and layouts only if they have changed,
+    - a rank without ``begin_ns`` stands for the process in earlier facts.
     """
 
     run: str
+    """Name of the run; "" if this node has none."""
     node: str
     now_seconds: float
+    """Unix time of the facts."""
     now_ns: int = 0
+    """The same on the host's monotonic clock."""
     boot: str = ""
+    """Identifies the boot of the host, and so its monotonic clock."""
     agent: str = ""
+    """Identifies one start of an agent."""
     number: int = 0
+    """Position in the sequence of this agent."""
     is_full: bool = True
     is_last: bool = False
+    """Whether the agent is shutting down in an orderly way."""
     failing: str = ""
+    """What cannot be read or judged on the node; "" for nothing."""
     framework: str = ""
     quiet_seconds: float = 0.0
+    """How long nothing has moved in the run."""
     seats: tuple[Seat, ...] = ()
+    """All processes that are seen."""
     left: tuple[ProcessId, ...] = ()
+    """Processes that are no longer seen."""
     ranks: Mapping[str, tuple[RankFacts, ...]] = field(default_factory=dict)
+    """By role; missing if the ranks are unknown. For a log file only the step that it reports."""
     steps: tuple[RoleSteps, ...] = ()
+    """The latest that are stored."""
     memory: tuple[MemoryFacts, ...] = ()
+    """The latest that are stored."""
     scalars: tuple[ToldScalars, ...] = ()
+    """New since the facts before."""
     updates: tuple[UpdateCounts, ...] = ()
+    """New since the facts before."""
     batches: tuple[LedgerNews, ...] = ()
+    """New since the facts before."""
     progress: tuple[Progress, ...] = ()
     reported: tuple[Reported, ...] = ()
+    """The latest events of the node's devices."""
     launch: Launch | None = None
+    """The run that a launcher on this node is about to start."""
     called: str = ""
+    """The hub's name of the run, if another run has the same name; "" for ``run``."""
     attempt: int = 0
-    """How often a rank of it was started before, at most."""
+    """How often a rank of the run was restarted, at most."""
     begin_seconds: float | None = None
-    """When the first of those began that are in no seat, Unix time; None for none."""
+    """Unix time of the first start among processes without a seat; None if there are none."""
     dropped: tuple[DroppedRanks, ...] = ()
-    """Processes that ended long ago and are not in ``seats`` any more."""
+    """Processes that ended long ago and are no longer in ``seats``."""

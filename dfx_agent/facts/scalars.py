@@ -1,4 +1,4 @@
-"""Numbers that processes report, and updates that an optimizer made or left out."""
+"""Numbers that processes report, and updates that an optimizer made or skipped."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from dfx_agent.facts.seat import ProcessId
 
 
 class ScalarRecord(NamedTuple):
-    """One value of one native key, as the guest sent it; ``in_step``: where the process was.
-
-    ``time_ns`` is on its host's monotonic clock.
-    """
+    """One value of one native key, as the guest sent it."""
 
     key: str
     value: float
     step: int | None
+    """The step that was reported with the value."""
     time_ns: int
+    """On the host's monotonic clock."""
     in_step: int | None = None
+    """The step in which the process was."""
 
 
-def _columns(known: Iterable[ScalarRecord]) -> list[list[Any]]:
-    return [list(column) for column in zip(*known, strict=True)]
+def _columns(records: Iterable[ScalarRecord]) -> list[list[Any]]:
+    return [list(column) for column in zip(*records, strict=True)]
 
 
-def _rows(given: Any) -> Any:
-    """Of what stood in JSON; what is no list of columns is left to the validation."""
-    if not isinstance(given, list) or not all(isinstance(column, list) for column in given):
-        return given
-    return list(zip(*given, strict=True))
+def _rows(content: Any) -> Any:
+    """Convert columns of parsed JSON to rows; the validation handles anything else."""
+    if not isinstance(content, list) or not all(isinstance(column, list) for column in content):
+        return content
+    return list(zip(*content, strict=True))
 
 
 # in JSON by column: processes report the same keys, for the same step, at about the same time
@@ -43,29 +43,27 @@ ScalarColumns = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ToldScalars:
-    """What one process reported since the reading before, by the framework's own names.
-
-    ``epoch_offset_ns``: Unix time less its host's monotonic clock.
-    """
+    """What one process reported since the last poll, with the framework's own names."""
 
     process: ProcessId
     framework: str
     scalars: ScalarColumns
     epoch_offset_ns: int
+    """Unix time minus the host's monotonic clock."""
 
     def epoch_seconds(self, scalar: ScalarRecord) -> float:
-        """Unix time at which it was told."""
+        """Unix time of the report."""
         return (scalar.time_ns + self.epoch_offset_ns) / 1e9
 
 
 class UpdateCounts(NamedTuple):
-    """Updates of one process since it began: made, and left out by its gradient scaler.
-
-    ``step`` is the one it is in, ``event_seconds`` the Unix time of its newest record.
-    """
+    """Optimizer updates of one process since its start."""
 
     process: ProcessId
     step: int | None
+    """The current step of the process."""
     event_seconds: float
+    """Unix time of its latest record."""
     num_made: float
     num_left_out: float
+    """Updates that its gradient scaler skipped."""

@@ -1,4 +1,4 @@
-"""Who is who: a rank's place in its job, and which process is in it."""
+"""Which processes a run has, and which rank each of them is."""
 
 from __future__ import annotations
 
@@ -7,77 +7,77 @@ from typing import NamedTuple
 
 from dfx_agent.snapshot import RankState
 
-# who tells what a log says: no process of the job, and without a time account
+# role of a log file that is read instead of a process
 LOG_ROLE = "log"
-# roles that make samples
+# roles that generate samples
 ROLLOUT_SIDE = ("orchestrator", "rollout", "collector")
 
 
 class ProcessId(NamedTuple):
-    """One process of a run; ``created_ns``: when its guest came, Unix time."""
+    """Identifies one process of a run."""
 
     role: str
     label: str
     created_ns: int
+    """Unix time at which its guest started."""
 
     @property
     def place(self) -> str:
-        """What the next process in its place has too; processes without a rank share one."""
+        """A key that a restarted process shares; processes without a rank share one key."""
         return f"{self.role}/{'p' if self.label.startswith('p') else self.label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One process of a run; -1 where a number is not known.
-
-    ``label``: how it is called, "3" of rank 3, "p4711" of one without a rank. ``node``: the name
-    of its host. ``attempt``: how often the rank was started before. ``rendezvous``: where its job
-    meets, "host:port", "" unknown.
-    """
+    """One process of a run; -1 stands for an unknown number."""
 
     role: str
     label: str
+    """"3" for rank 3, "p4711" for a process without a rank."""
     rank: int = -1
     local_rank: int = -1
     world_size: int = -1
     node: str = ""
+    """Name of its host."""
     attempt: int = 0
+    """How often the rank was restarted."""
     state: RankState = "live"
     pid: int = 0
     created_ns: int = 0
     rendezvous: str = ""
+    """Address of the job's rendezvous, "host:port"; "" if unknown."""
     num_lost_records: int = 0
     counts_from_attach: bool = False
-    """Whether its step numbers count from an attach: the job has not said any."""
+    """Whether its step numbers count from an attach, because the job has set none."""
     is_late: bool = False
-    """Whether only its spans are known, and late: it is shown and not judged."""
+    """Whether it is known only from spans, which arrive late: it is shown and not judged."""
 
     @property
     def id(self) -> ProcessId:
-        """Which process it is, of those that had or have its place."""
+        """Identifies the process among all that had or have this rank."""
         return ProcessId(self.role, self.label, self.created_ns)
 
     @property
     def is_living(self) -> bool:
-        """Whether it may still go on: nobody has seen it end."""
+        """Whether it may still run: nobody has seen it end."""
         return self.state in {"live", "unknown"}
 
     @property
     def is_judged(self) -> bool:
-        """Whether it is a process of the job whose state is known as it changes."""
+        """Whether it is a process of the job whose state is reported as it changes."""
         return self.role != LOG_ROLE and not self.is_late and self.state != "detached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """torchrun of ``run``, which needs ``num_nodes``, and meets them at ``meets_at``.
-
-    ``node_rank``: of this node, -1 where nobody told it. ``begin_ns``: when it began, on the
-    host's monotonic clock.
-    """
+    """A torchrun that waits for its nodes."""
 
     run: str
     num_nodes: int
+    """Nodes that it needs."""
     node_rank: int = -1
+    """Number of this node; -1 if unknown."""
     meets_at: str = ""
+    """Address of the rendezvous."""
     begin_ns: int = 0
+    """When it started, on the host's monotonic clock."""

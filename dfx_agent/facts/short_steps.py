@@ -1,7 +1,7 @@
-"""Several short steps as one, so that what is judged lasts longer than luck on a busy host.
+"""Combines short steps, so that what is judged lasts longer than random delays on a busy host.
 
-Which thread has a CPU often stays the same for a tenth of a second. Steps of a few milliseconds are
-then late one after the other, and none of them says anything about the rank.
+The scheduler often assigns the same CPUs for a tenth of a second. A rank without a CPU is then late
+in many steps of a few milliseconds, and none of them says anything about the rank.
 """
 
 from __future__ import annotations
@@ -15,48 +15,49 @@ from dfx_agent.facts.steps import LEAST_SECONDS, GroupTime, Part, RankStep, Step
 
 
 class ShortSteps:
-    """Of one role; ``take`` each step as it closes."""
+    """Combines the short steps of one role; call ``take`` for each step as it closes."""
 
     def __init__(self, least_seconds: float = LEAST_SECONDS) -> None:
         self._least_seconds = least_seconds
-        self._gathered: list[Step] = []
+        self._pending: list[Step] = []
         self._seconds = 0.0
 
     def take(self, step: Step) -> Step | None:
-        """What can be judged now: this step, or the mean of it and of those before it."""
-        if self._gathered and self._gathered[-1].ranks.keys() != step.ranks.keys():
+        """The step, or the mean of it and earlier ones, if it is long enough to be judged."""
+        if self._pending and self._pending[-1].ranks.keys() != step.ranks.keys():
             self.clear()
-        self._gathered.append(step)
-        self._seconds += step.num_steps * min(of.wall_seconds for of in step.ranks.values())
+        self._pending.append(step)
+        shortest = min(rank_step.wall_seconds for rank_step in step.ranks.values())
+        self._seconds += step.num_steps * shortest
         if self._seconds < self._least_seconds:
             return None
-        gathered = self._gathered
+        pending = self._pending
         self.clear()
-        return mean_step(gathered) if len(gathered) > 1 else step
+        return mean_step(pending) if len(pending) > 1 else step
 
     def clear(self) -> None:
-        """Forget what was gathered and not yet given."""
-        self._gathered, self._seconds = [], 0.0
+        """Drop the steps that were not returned yet."""
+        self._pending, self._seconds = [], 0.0
 
 
 def mean_step(steps: list[Step]) -> Step:
-    """Amounts of the mean step of these, which the same ranks have passed; oldest first."""
+    """Mean of steps with the same ranks, oldest first."""
     weights = [step.num_steps for step in steps]
     ranks = {rank: _mean([step.ranks[rank] for step in steps], weights) for rank in steps[0].ranks}
-    newest = steps[-1]
-    return Step(newest.step, steps[0].begin_seconds, newest.num_lost, ranks, sum(weights))
+    last = steps[-1]
+    return Step(last.step, steps[0].begin_seconds, last.num_lost, ranks, sum(weights))
 
 
-def _mean(of: list[RankStep], weights: Sequence[int]) -> RankStep:
+def _mean(steps: list[RankStep], weights: Sequence[int]) -> RankStep:
     return RankStep(
-        _weighted_mean([each.wall_seconds for each in of], weights),
-        _weighted_mean([each.waited_seconds for each in of], weights),
-        _mean_parts([each.parts for each in of], weights),
-        _known_mean([each.num_tokens for each in of], weights),
-        _known_mean([each.num_forward_tokens for each in of], weights),
-        _known_mean([each.busy_seconds for each in of], weights),
-        _mean_times([each.processor for each in of], weights),
-        _mean_groups([each.groups for each in of], weights),
+        _weighted_mean([step.wall_seconds for step in steps], weights),
+        _weighted_mean([step.waited_seconds for step in steps], weights),
+        _mean_parts([step.parts for step in steps], weights),
+        _mean_if_complete([step.num_tokens for step in steps], weights),
+        _mean_if_complete([step.num_forward_tokens for step in steps], weights),
+        _mean_if_complete([step.busy_seconds for step in steps], weights),
+        _mean_times([step.processor for step in steps], weights),
+        _mean_groups([step.groups for step in steps], weights),
     )
 
 
@@ -67,42 +68,45 @@ def _weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float:
 def _mean_groups(
     groups: list[Mapping[str, GroupTime]], weights: Sequence[int]
 ) -> dict[str, GroupTime]:
-    """Seconds of the mean step; the number of all collectives, and the last of their numbers."""
+    """Mean seconds by group, with the number of all collectives and their last number."""
     rows = list(zip(groups, weights, strict=True))
-    names = dict.fromkeys(name for each in groups for name in each)
-    known = {name: [(each[name], weight) for each, weight in rows if name in each]
-             for name in names}  # fmt: skip
+    names = dict.fromkeys(name for by_group in groups for name in by_group)
+    times_by_name = {
+        name: [(by_group[name], weight) for by_group, weight in rows if name in by_group]
+        for name in names
+    }
     return {
         name: GroupTime(
             sum(time.num_collectives for time, _ in times),
             max(time.newest for time, _ in times),
             sum(time.blocked_seconds * weight for time, weight in times) / sum(weights),
         )
-        for name, times in known.items()
+        for name, times in times_by_name.items()
     }
 
 
 def _mean_parts(parts: list[Mapping[Part, float]], weights: Sequence[int]) -> dict[Part, float]:
-    names = dict.fromkeys(name for each in parts for name in each)
+    names = dict.fromkeys(name for by_part in parts for name in by_part)
     return {
-        name: _weighted_mean([each.get(name, 0.0) for each in parts], weights) for name in names
+        name: _weighted_mean([by_part.get(name, 0.0) for by_part in parts], weights)
+        for name in names
     }
 
 
-def _known_mean(values: list[float | None], weights: Sequence[int]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _weighted_mean(known, weights) if len(known) == len(values) else None
+def _mean_if_complete(values: list[float | None], weights: Sequence[int]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return _weighted_mean(numbers, weights) if len(numbers) == len(values) else None
 
 
 def _mean_times(times: list[SchedTimes | None], weights: Sequence[int]) -> SchedTimes | None:
-    known = [each for each in times if each is not None]
-    if len(known) < len(times):
+    complete = [sched for sched in times if sched is not None]
+    if len(complete) < len(times):
         return None
-    crowds = [each.crowd for each in known if each.crowd is not None]
+    crowds = [sched.crowd for sched in complete if sched.crowd is not None]
     return SchedTimes(
-        round(_weighted_mean([each.ran_ns for each in known], weights)),
-        round(_weighted_mean([each.delayed_ns for each in known], weights)),
+        round(_weighted_mean([sched.ran_ns for sched in complete], weights)),
+        round(_weighted_mean([sched.delayed_ns for sched in complete], weights)),
         fmean(crowds) if crowds else None,
-        round(_weighted_mean([each.system_ns for each in known], weights)),
-        round(_weighted_mean([each.num_faults for each in known], weights)),
+        round(_weighted_mean([sched.system_ns for sched in complete], weights)),
+        round(_weighted_mean([sched.num_faults for sched in complete], weights)),
     )

@@ -1,4 +1,4 @@
-"""Where the threads of a process stand, and where the ranks of a job stand together."""
+"""Stacks of the threads of a process, and the common stacks of the ranks of a job."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# What a rank may do for long while the others wait, as the first word of a function's name. The
-# word is whole: `save_state` and `saveState`, not `saved_tensors`.
+# Work that a rank may do for long while its peers wait, as the first word of a function's name. The
+# word must be complete: `save_state` and `saveState`, but not `saved_tensors`.
 _LONG_FUNCTION = re.compile(
     r"_*(?i:save|saving|checkpoint|checkpointing|ckpt|evaluate|evaluation|validate|validation"
     r"|generate|generation|rollout|roll_out|compile)(?![a-z])"
 )
-# torch says by its paths what it does: its `checkpoint` computes activations again
+# torch's own functions are recognised by path: its `checkpoint` recomputes activations
 _TORCH = re.compile(r"-packages/torch/|/pytorch/torch/")
 
 
-# frames that are there only while it is done: those around a compiled model stay for every step
+# frames that exist only during such work; those around a compiled model are there in every step
 _LONG_PATH = re.compile(
     r"torch/(serialization\.py|distributed/checkpoint/)|/safetensors/|-packages/(vllm|sglang)/"
     r"|torch/_dynamo/convert_frame\.py"
@@ -26,11 +26,11 @@ _LONG_PATH = re.compile(
     r"|torch/_inductor/(codegen|compile_worker)/"
     r"|/triton/(compiler/|runtime/build\.py|backends/\w+/compiler\.py)"
 )
-# the same file holds what compiles and what runs the result
+# these files contain both the compiler and the code that runs its result
 _COMPILES = re.compile(r"torch/_inductor/(compile_fx|codecache|select_algorithm)\.py \w*compile")
 
 
-# what it waits for that no peer of the job does, by the file of the innermost call
+# what a rank can wait for outside the job, by the file of the innermost call
 _OWN_WAITS = (
     ("a child process", re.compile(r"/(subprocess|multiprocessing/(popen_\w+|process))\.py$")),
     (
@@ -51,12 +51,12 @@ _OWN_WAITS = (
     ("its next try", re.compile(r"-packages/(tenacity|backoff|retry|retrying)/")),
 )
 _RETRY_FUNCTION = re.compile(r"_*(?i:retry|retries|backoff|back_off)(?![a-z])")
-# how those wait inside
+# files in which those waits are implemented
 _PRIMITIVES = re.compile(r"/(threading|selectors)\.py$")
 
 
 RAY_OBJECT = "a Ray object"
-# an answer that others compute: rollouts come from servers and actors
+# answers that other processes compute: rollouts come from servers and actors
 _CLIENTS = (
     (
         "an HTTP answer",
@@ -68,7 +68,7 @@ _CLIENTS = (
     ("a ZeroMQ message", re.compile(r"-packages/zmq/")),
     (RAY_OBJECT, re.compile(r"-packages/ray/")),
 )
-# around every method of an actor: what Ray itself runs to call it
+# frames of Ray around every method of an actor
 _RAY_CALLS = re.compile(
     r"-packages/ray/(_private/(workers/default_worker\.py |worker\.py main_loop$"
     r"|function_manager\.py \w*executor$|async_compat\.py )|util/tracing/)"
@@ -76,12 +76,12 @@ _RAY_CALLS = re.compile(
 _RAY_IDLE = re.compile(r"-packages/ray/_private/worker\.py main_loop$")
 
 
-_LOOK_AT_FRAMES = 16
+_NUM_FRAMES = 16
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[^/]*/|^<")
 
 
 class Frame(NamedTuple):
-    """One call."""
+    """One call on a stack."""
 
     file: str
     line: int
@@ -93,28 +93,32 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadStack:
-    """One Python thread, outermost call first. ``native_id`` is 0 when it is not known."""
+    """The stack of one Python thread."""
 
     name: str
     native_id: int
+    """0 if unknown."""
     is_main: bool
     frames: tuple[Frame, ...]
+    """Outermost call first."""
 
     @property
     def is_idle_in_ray(self) -> bool:
         """Whether the innermost call is Ray's worker loop."""
-        newest = self.frames[-1] if self.frames else None
-        return newest is not None and bool(_RAY_IDLE.search(f"{newest.file} {newest.function}"))
+        innermost = self.frames[-1] if self.frames else None
+        return innermost is not None and bool(
+            _RAY_IDLE.search(f"{innermost.file} {innermost.function}")
+        )
 
     @property
     def runs_ray_method(self) -> bool:
-        """Whether Ray called a method or a task here that has not returned."""
+        """Whether a method or task that Ray called has not returned yet."""
         calls = self.num_frames_of_ray
         return 0 < calls < len(self.frames)
 
     @property
     def num_frames_of_ray(self) -> int:
-        """How many of the outermost calls belong to Ray, which called the job's method."""
+        """Number of outermost calls that belong to Ray, which called the job's method."""
         numbered = enumerate(self.frames, start=1)
         calls = [n for n, f in numbered if _RAY_CALLS.search(f"{f.file} {f.function}")]
         return max(calls, default=0)
@@ -122,18 +126,17 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class ProcessStacks:
-    """All threads of one process; ``source`` is "guest" or "py-spy".
-
-    ``time_ns`` is on the host's monotonic clock, None when the tool does not say.
-    """
+    """The stacks of all threads of one process."""
 
     source: str
+    """"guest" or "py-spy"."""
     time_ns: int | None
+    """On the host's monotonic clock; None if the source does not say."""
     threads: tuple[ThreadStack, ...]
 
     @property
     def main(self) -> ThreadStack | None:
-        """Python's main thread; of an actor with several threads one that runs a method."""
+        """Python's main thread; in an actor with several threads one that runs a method."""
         main = next((thread for thread in self.threads if thread.is_main), None)
         if main is None or not main.is_idle_in_ray:
             return main
@@ -141,30 +144,30 @@ class ProcessStacks:
 
     @property
     def is_idle_actor(self) -> bool:
-        """Whether Ray's worker loop waits for the next call: nothing in this process is to do."""
+        """Whether Ray's worker loop waits for the next call, so that this process has no work."""
         return self.main is not None and self.main.is_idle_in_ray
 
     def is_long_work(self) -> bool:
-        """Whether the main thread saves, validates, generates or compiles, or asks a server."""
+        """Whether the main thread saves, validates, generates, compiles, or waits for a server."""
         return self.is_long_function() or bool(client_of(self))
 
     def is_long_function(self) -> bool:
-        """The same by what it calls, whoever computes that."""
+        """Whether it does one of these by itself, judged by the functions it calls."""
         return self.is_named_long() or self.is_in_long_code()
 
     def is_named_long(self) -> bool:
-        """By the names of the functions outside torch alone, which is a guess."""
-        return _is_named_long(self.newest_frames)
+        """Whether a function name outside torch says so, which is a guess."""
+        return _is_named_long(self.innermost_frames)
 
     def is_named_long_inside(self) -> bool:
         """The same without the callers of the job's own innermost function."""
         return _is_named_long(self.inner_frames)
 
     def is_in_long_code(self) -> bool:
-        """By code that does nothing but save, generate or compile."""
+        """Whether it runs code that does nothing but save, generate or compile."""
         return any(
             _LONG_PATH.search(f.file) or _COMPILES.search(f"{f.file} {f.function}")
-            for f in self.newest_frames
+            for f in self.innermost_frames
         )
 
     @property
@@ -175,16 +178,16 @@ class ProcessStacks:
 
     @property
     def inner_frames(self) -> tuple[Frame, ...]:
-        """The job's own innermost call and what that one calls; all of them without one."""
-        frames = self.newest_frames
+        """The job's own innermost call and its callees; all frames if there is none."""
+        frames = self.innermost_frames
         own = [n for n, f in enumerate(frames) if not _LIBRARY.search(f.file)]
         return frames[own[-1] :] if own else frames
 
     @property
-    def newest_frames(self) -> tuple[Frame, ...]:
+    def innermost_frames(self) -> tuple[Frame, ...]:
         """Innermost calls of the main thread, without those of Ray that called the job's method."""
         thread = self.main
-        return thread.frames[thread.num_frames_of_ray :][-_LOOK_AT_FRAMES:] if thread else ()
+        return thread.frames[thread.num_frames_of_ray :][-_NUM_FRAMES:] if thread else ()
 
 
 def _is_named_long(frames: Iterable[Frame]) -> bool:
@@ -192,9 +195,9 @@ def _is_named_long(frames: Iterable[Frame]) -> bool:
 
 
 def client_of(stacks: ProcessStacks) -> str:
-    """What the main thread waits for from a server, as in "an HTTP answer"; "" for nothing.
+    """What the main thread waits for from a server, such as "an HTTP answer"; "" for nothing.
 
-    Only a client that the job's own innermost function calls: its callers wait for that function.
+    Only clients that the job's own innermost function calls count: outer callers wait for it.
     """
     for frame in reversed(stacks.inner_frames):
         for answer, path in _CLIENTS:
@@ -204,8 +207,8 @@ def client_of(stacks: ProcessStacks) -> str:
 
 
 def own_wait_of(stacks: ProcessStacks) -> str:
-    """What it waits for outside the job, as in "a child process"; "" for nothing known."""
-    frames = (f for f in reversed(stacks.newest_frames) if not _PRIMITIVES.search(f.file))
+    """What the rank waits for outside the job, such as "a child process"; "" if unknown."""
+    frames = (f for f in reversed(stacks.innermost_frames) if not _PRIMITIVES.search(f.file))
     innermost = next(frames, None)
     if innermost is None:
         return ""
@@ -216,18 +219,19 @@ def own_wait_of(stacks: ProcessStacks) -> str:
 
 @dataclass(frozen=True)
 class MergedStack:
-    """Ranks whose main threads stand at the same place, outermost call first."""
+    """Ranks whose main threads have the same stack."""
 
     ranks: tuple[str, ...]
     frames: tuple[Frame, ...]
+    """Outermost call first."""
 
     def innermost(self, num_frames: int) -> str:
-        """As in "train (train.py:8) > step (train.py:42) > barrier (distributed_c10d.py:99)"."""
+        """Such as "train (train.py:8) > step (train.py:42) > barrier (distributed_c10d.py:99)"."""
         return " > ".join(map(str, self.frames[-num_frames:]))
 
 
 def merge(stacks: Mapping[str, ProcessStacks]) -> list[MergedStack]:
-    """Ranks by the stack of their main thread, the largest group first."""
+    """Group ranks by the stack of their main thread, the largest group first."""
     groups: dict[tuple[Frame, ...], list[str]] = {}
     for rank, process in stacks.items():
         if process.main is not None:

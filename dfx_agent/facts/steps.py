@@ -1,4 +1,4 @@
-"""Closed steps: what each rank worked and waited for in steps that all of its role have passed."""
+"""Closed steps: how long each rank worked and waited in steps that all ranks have passed."""
 
 from __future__ import annotations
 
@@ -12,54 +12,56 @@ from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.snapshot import TimeSplit
 
-# kind and name of where time went: ("stage", "rollout"), ("wait", "queue"), and these two
+# kind and name of a part of the time: ("stage", "rollout"), ("wait", "queue"), and these two
 Part = tuple[str, str]
 IDLE: Part = ("idle", "")
 TRANSFER: Part = ("transfer", "")
 
-# a rank so many steps ahead: what is missing of a step comes late, or never
+# if a rank is so many steps ahead, missing parts of a step come late or never
 SUPERSEDED_BY = 2
 MAX_OPEN_STEPS = 64
-# shorter steps are taken together, why: docs/decisions/straggler.md
+# shorter steps are combined, see docs/decisions/straggler.md
 LEAST_SECONDS = 0.25
 
 
 class GroupTime(NamedTuple):
-    """Collectives of one process group that one rank was blocked in during a step.
-
-    ``newest`` is the last of their numbers.
-    """
+    """Collectives of one process group that one rank was blocked in during a step."""
 
     num_collectives: int
     newest: int
+    """Highest sequence number."""
     blocked_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One rank in one step. ``waited_seconds`` is waiting for peers, ``parts`` is all the rest.
+    """One rank in one step.
 
-    Time in collectives and in explicit waits for peers counts as waiting, but for the transfer of
-    matched collectives. ``num_tokens`` is None when none were told, ``num_forward_tokens`` (taken
-    in by forward passes that are trained on, padding included) and ``busy_seconds`` (processor time
-    of the thread that trains) where they are not known, nor ``processor``, by the kernel's count.
-    ``groups``: by process group, for a judge of several nodes; empty where nobody asked.
+    Time in collectives and in explicit waits for peers counts as waiting, except for the data
+    transfer of matched collectives.
     """
 
     wall_seconds: float
     waited_seconds: float
+    """Waiting for peers."""
     parts: Pairs[Part, float]
+    """All other time."""
     num_tokens: float | None
+    """None if the rank reported no tokens."""
     num_forward_tokens: float | None = None
+    """Inputs of forward passes for training, with padding; None if unknown."""
     busy_seconds: float | None = None
+    """CPU time of the training thread; None if unknown."""
     processor: SchedTimes | None = None
+    """Scheduler times of the training thread; None if unknown."""
     groups: Mapping[str, GroupTime] = field(default_factory=dict)
+    """By process group, for a judge of several nodes; empty if it is not needed."""
     split: TimeSplit | None = None
-    """Where its time went, by stage of each wait. Only on its own node: it is not sent."""
+    """Time by stage and wait. Only on the rank's own node: it is not sent."""
     tokens: Mapping[str, float] | None = None
-    """``num_tokens`` by kind; the same."""
+    """``num_tokens`` by kind. Only on the rank's own node."""
     num_samples: float | None = None
-    """Rows that trained forward passes took in; the same."""
+    """Rows of forward passes for training. Only on the rank's own node."""
 
     @property
     def work_seconds(self) -> float:
@@ -68,40 +70,40 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that all living ranks have passed. ``num_lost``: records lost by then, all ranks.
-
-    ``num_steps`` above 1: the mean of so many short ones, and ``step`` is the last of them.
-    """
+    """A step that all living ranks have passed, or the mean of several short steps."""
 
     step: int
+    """The last one of several steps."""
     begin_seconds: float
     num_lost: int
+    """Records of all ranks that were lost so far."""
     ranks: Mapping[str, RankStep]
     num_steps: int = 1
+    """Number of steps in the mean."""
     last_end_seconds: float | None = None
-    """Unix time at which the last rank ended it; None where only durations are known."""
+    """Unix time at which the last rank ended it; None if only durations are known."""
 
     @property
     def end_seconds(self) -> float:
-        """When the last rank ended it; from durations, as if all ranks had begun together."""
+        """When the last rank ended it; estimated from durations if no time is known."""
         if self.last_end_seconds is not None:
             return self.last_end_seconds
-        return self.begin_seconds + max(of.wall_seconds for of in self.ranks.values())
+        longest = max(rank_step.wall_seconds for rank_step in self.ranks.values())
+        return self.begin_seconds + longest
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSteps:
-    """The newest closed steps of one role, oldest first; each lasts ``LEAST_SECONDS`` or longer.
-
-    ``coverage_ratio``: of the collectives of a rank that were recorded, of the rank that has the
-    least; None unknown. ``num_ranks`` are seen of ``world_size``. ``layout``: as far as told.
-    ``devices``: of each rank that has some, by its label.
-    """
+    """The latest closed steps of one role."""
 
     role: str
     steps: tuple[Step, ...]
+    """Oldest first; each lasts ``LEAST_SECONDS`` or longer."""
     coverage_ratio: float | None
+    """Recorded share of a rank's collectives, of the rank with the least; None if unknown."""
     num_ranks: int
+    """Ranks that are seen."""
     world_size: int
     layout: Layout = NOT_TOLD
     devices: Mapping[str, DeviceState] = field(default_factory=dict)
+    """By label of the rank."""
