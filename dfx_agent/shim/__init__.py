@@ -12,9 +12,9 @@
         dfx.tokens("response", num_response_tokens)
         dfx.scalars({"actor/ppo_kl": kl, "actor/grad_norm": norm}, step=step)
 
-Under ``dfx-agent run`` and with ``DFX_AGENT=1`` the process is armed before the first line of its
-own code: the segment is created at the first record, ``init`` only adds what it knows better.
-Nothing here raises into the job, waits for a device, takes a lock per record or logs in the loop.
+Under ``dfx-agent run`` and with ``DFX_AGENT=1``, the guest is armed before the first line of the
+job. It then creates its segment at the first record, and ``init`` only adds details. No function
+raises into the job, waits for a device, takes a lock per record or writes to a log in the loop.
 """
 
 from __future__ import annotations
@@ -52,11 +52,15 @@ def init(
     world_size: int | None = None,
     directory: str | None = None,
 ) -> bool:
-    """Start recording in this process; True when it is observed.
+    """Start recording in this process; return whether dfx-agent observes it.
 
-    What is not given comes from the environment (RANK, LOCAL_RANK, WORLD_SIZE, DFX_RUN, DFX_ROLE,
-    DFX_FRAMEWORK, DFX_DIR). Called again, it updates what is given. A folder that cannot be used is
-    said once on stderr, and the job runs unobserved.
+    Arguments that are None come from the environment (DFX_RUN, DFX_ROLE, DFX_FRAMEWORK, RANK,
+    LOCAL_RANK, WORLD_SIZE, DFX_DIR). A second call updates the given values. If the folder cannot
+    be used, the guest prints one line to stderr and the job runs unobserved.
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.init(run="grpo-7b", role="trainer", rank=0, world_size=8)
+    True
     """
     return guest.start(
         directory,
@@ -70,7 +74,14 @@ def init(
 
 
 def scalar(name: str, value: Any, step: int | None = None) -> None:
-    """One metric under the framework's own name; a device tensor is read later."""
+    """Record one metric under the framework's own name, at ``step`` or the current step.
+
+    ``value`` is a number or a tensor with one element. A tensor on a device is read later, when
+    the device has computed it.
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.scalar("actor/grad_norm", 0.7, step=3)
+    """
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
         if writer is not None:
@@ -78,7 +89,13 @@ def scalar(name: str, value: Any, step: int | None = None) -> None:
 
 
 def scalars(values: Mapping[str, Any], step: int | None = None) -> None:
-    """A tracker's dict as it is; entries that are not numbers are passed over."""
+    """Record the numbers of a tracker's dict, at ``step`` or the current step.
+
+    Entries that are not numbers (texts, images) are ignored.
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.scalars({"actor/ppo_kl": 0.02, "actor/entropy": 1.3, "comment": "warm-up"}, step=3)
+    """
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
         if writer is not None:
@@ -86,7 +103,11 @@ def scalars(values: Mapping[str, Any], step: int | None = None) -> None:
 
 
 def tokens(kind: str, n: int) -> None:
-    """Tokens processed by this rank since the last call: prompt, response, ..."""
+    """Record that this rank processed ``n`` more tokens of a kind, such as "prompt" or "response".
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.tokens("response", 4096)
+    """
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
         if writer is not None:
@@ -94,7 +115,11 @@ def tokens(kind: str, n: int) -> None:
 
 
 def queue(name: str, depth: int) -> None:
-    """Items in a queue now."""
+    """Record how many items a queue contains now.
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.queue("rollouts", 12)
+    """
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
         if writer is not None:
@@ -102,10 +127,15 @@ def queue(name: str, depth: int) -> None:
 
 
 def ledger(boundary: str, batch: Any, *, ids: Any = None, groups: Any = None) -> None:
-    """What ``batch`` looks like where it crosses ``boundary``: shapes, masks, NaN, ids, groups.
+    """Record the shape of a batch that passes a boundary between two stages.
 
-    A mapping, TensorDict, DataProto, dataclass, tensor or list of samples. ``ids`` and ``groups``
-    (B,) name the samples where the batch has no column for them.
+    The guest records shapes, mask sums, NaN and Inf, and hashes of sample and group ids. ``batch``
+    is a mapping, TensorDict, DataProto, dataclass, tensor or list of samples. ``ids`` and
+    ``groups``, of shape (B,), name the samples if the batch has no column for them.
+
+    >>> import dfx_agent.shim as dfx
+    >>> batch = {"tokens": [[5, 7], [5, 9]], "rewards": [0.0, 1.0]}
+    >>> dfx.ledger("rollout", batch, ids=[10, 11], groups=[10, 10])
     """
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
@@ -114,7 +144,11 @@ def ledger(boundary: str, batch: Any, *, ids: Any = None, groups: Any = None) ->
 
 
 def policy_version(version: int) -> None:
-    """Version of the weights this process acts with."""
+    """Record the version of the weights that this process generates with.
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.policy_version(41)
+    """
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
         if writer is not None:
@@ -122,7 +156,12 @@ def policy_version(version: int) -> None:
 
 
 def set_step(n: int) -> None:
-    """Begin training step ``n`` in this context and, for threads without one, in this process."""
+    """Start training step ``n``, in this context and in threads that have no context of their own.
+
+    >>> import dfx_agent.shim as dfx
+    >>> for step in range(1, 3):
+    ...     dfx.set_step(step)
+    """
     compiling.look_for_torch()
     if not compiling.is_compiling():
         writer = recorder.current or recorder.active()
@@ -132,5 +171,9 @@ def set_step(n: int) -> None:
 
 
 def shutdown() -> None:
-    """Orderly end: the agent shows the process as exited. Later calls are no-ops."""
+    """Stop recording; the agent shows that the process exited. Later calls are no-ops.
+
+    >>> import dfx_agent.shim as dfx
+    >>> dfx.shutdown()
+    """
     guest.stop()

@@ -1,7 +1,7 @@
-"""What code before the job's own first line calls: ``arm``.
+"""The entry point that runs before the job's first line: ``arm``.
 
-The ``.pth`` file of an installation names this module, and no installation is made anew because a
-checkout has changed: so it keeps its name.
+The ``.pth`` file of an installation contains the name of this module, and an old installation may
+still load it from a newer checkout. Therefore the module must not be renamed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Calls in which the main thread waits for another process: a server, or a data loader's worker.
+"""Records waits of the main thread for another process: a server, or a data loader's worker.
 
 A trainer that fetches rollouts over HTTP, ZeroMQ or gRPC ("remote"), or the next batch from an
-empty queue of torch's DataLoader ("data_loader"), does nothing meanwhile. Only the main
-thread, only outside every span of the job (inside a stage the job says what the time is), only in a
-process that records, and only the call that blocks: a client in an event loop blocks nobody.
+empty queue of torch's DataLoader ("data_loader"), does nothing in that time. A wait is recorded
+only in the main thread, only outside every span of the job (a stage already accounts for the time),
+and only around the call that blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dfx_agent.shim.spans import wait
 from dfx_agent.wire.records import DATA_LOADER_WAIT, REMOTE_WAIT
 
 _DATA_LOADER = "torch.utils.data.dataloader"
-# module that is imported -> owner and method where its caller blocks; absent ones are passed over
+# module -> owner and method in which the caller blocks; missing ones are ignored
 _CALLS = {
     # urllib too, and urllib3 with all that is built on it: requests, huggingface_hub
     "http.client": ("HTTPConnection.getresponse",),
@@ -49,7 +49,7 @@ _ident = threading.get_ident
 
 
 def install() -> None:
-    """In a process that records: each client as soon as the job has imported it."""
+    """Patch each client as soon as the job has imported it."""
     for module in _CALLS:
         imports.when_imported(module, _installs[module])
 
@@ -59,7 +59,7 @@ def _install(module: str) -> None:
         PATCHES[module].install(partial(_patch, module))
 
 
-# the same objects each time: ``when_imported`` takes each once
+# one object per module: ``when_imported`` ignores an object that it has already
 _installs: dict[str, Callable[[], None]] = {module: partial(_install, module) for module in _CALLS}
 
 
@@ -71,26 +71,26 @@ def _patch(module: str, patches: PatchSet) -> None:
 
 
 def _waiting(kind: str, original: Any, switch: Switch) -> Any:
-    only_looks = _ONLY_LOOKS.get(original.__name__)
+    is_non_blocking = _NON_BLOCKING.get(original.__name__)
 
     def ask(*args: Any, **kwargs: Any) -> Any:
-        is_wait = switch.is_on and _stands()
-        if not is_wait or (only_looks is not None and only_looks(args, kwargs)):
+        is_wait = switch.is_on and _is_unaccounted()
+        if not is_wait or (is_non_blocking is not None and is_non_blocking(args, kwargs)):
             return original(*args, **kwargs)
-        with _begun(kind):
+        with _begin_wait(kind):
             return original(*args, **kwargs)
 
     return ask
 
 
-def _begun(kind: str) -> wait:
+def _begin_wait(kind: str) -> wait:
     global num_waits  # noqa: PLW0603 (of the main thread alone)
     num_waits += 1
     return wait(kind)
 
 
-def _stands() -> bool:
-    """Whether this is the main thread of a process that records, with no span of the job open."""
+def _is_unaccounted() -> bool:
+    """Whether the main thread of a recording process calls and no span of the job is open."""
     writer = recorder.current
     if writer is None or _ident() != writer.main_ident:
         return False
@@ -101,16 +101,16 @@ def _stands() -> bool:
 
 
 def _polls_at_once(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """``zmq.Poller.poll(timeout)``: no time at all."""
+    """``zmq.Poller.poll(timeout)`` with a timeout of 0, which does not block."""
     timeout = args[1] if len(args) > 1 else kwargs.get("timeout")
     return timeout is not None and not timeout
 
 
 def _receives_at_once(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """``zmq.Socket.recv(flags)``: what is there already."""
+    """``zmq.Socket.recv(flags)`` with NOBLOCK, which does not block."""
     flags = args[1] if len(args) > 1 else kwargs.get("flags", 0)
     return isinstance(flags, int) and bool(flags & _NO_BLOCK)
 
 
-# jobs call these in loops
-_ONLY_LOOKS = {"poll": _polls_at_once, "recv": _receives_at_once}
+# calls that do not block; jobs make them in loops
+_NON_BLOCKING = {"poll": _polls_at_once, "recv": _receives_at_once}

@@ -1,7 +1,7 @@
 """Samples which code of the job its main thread runs, to name code that is in no stage.
 
-The guest's watch thread takes one sample about once a second and counts it by place. Nothing is
-installed in the job's thread: its frames are read while it has no turn.
+The guest's watch thread takes about one sample a second and counts samples by code location. It
+installs nothing in the job's thread.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dfx_agent.wire.records import CODE_COUNTER, KIND_MASK, STAGE
 _MAX_PLACES, _MAX_CALLS, _MAX_CHARS = 48, 4, 24
 _STDLIB = os.path.dirname(os.__file__)
 _FOREIGN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# a guest that came by attach has no files: its code names them "<attached>/..."
+# the code of an attached guest has file names "<attached>/..."
 _GUEST = os.path.dirname((lambda: None).__code__.co_filename)
 _DATA_LOADER = f"torch{os.sep}utils{os.sep}data{os.sep}"
-_WHOLE_STEP = "step"  # a stage around everything says nothing
+_WHOLE_STEP = "step"  # a stage around everything does not show where the time goes
 
 
 class CodeSampler:
-    """Counts samples by place: ``code/STATE|LIBRARY|CALL>CALL``, at most 48 places.
+    """Counts samples by location, ``code/STATE|LIBRARY|CALL>CALL``, for at most 48 locations.
 
-    STATE is "marked" inside a stage or a wait, else "unmarked"; LIBRARY is "data" inside a
+    STATE is "marked" inside a stage or a wait, else "unmarked". LIBRARY is "data" inside a
     DataLoader, else empty. Calls are functions of the job, outermost first, as ``NAME FILE:LINE``.
     """
 
@@ -47,13 +47,13 @@ class CodeSampler:
 
 
 def _is_marked(writer: Any) -> bool:
-    """Whether a stage or a wait is open, in any thread."""
+    """Whether a stage or a wait is open in any thread."""
     rows = writer.open_rows()
     return any(row[8] & KIND_MASK != STAGE or writer.name_of(row[9]) != _WHOLE_STEP for row in rows)
 
 
 def _calls(lines: list[tuple[CodeType, int | None]]) -> tuple[list[str], str]:
-    """The outermost functions of the job, and "data" where a DataLoader is on the stack."""
+    """The outermost functions of the job, and "data" if a DataLoader is on the stack."""
     is_loading = any(_DATA_LOADER in code.co_filename for code, _ in lines)
     own = [(code, line) for code, line in reversed(lines) if _is_own(code)]
     calls = [
@@ -64,7 +64,7 @@ def _calls(lines: list[tuple[CodeType, int | None]]) -> tuple[list[str], str]:
 
 
 def _is_own(code: CodeType) -> bool:
-    """Not of a library, and neither a comprehension nor a lambda."""
+    """Whether the code is a named function of the job, not of a library."""
     file, name = code.co_filename, code.co_name
     is_foreign = file.startswith((_STDLIB, "<", _GUEST)) or any(part in file for part in _FOREIGN)
     return not is_foreign and (name[:1] != "<" or name == "<module>")

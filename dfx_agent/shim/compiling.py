@@ -1,4 +1,4 @@
-"""Whether torch is tracing this very call: nothing may be recorded into a compiled graph."""
+"""Whether torch traces the current call: the guest must not record into a compiled graph."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from dfx_agent.shim import residue
+from dfx_agent.shim import permanent_state
 
 _modules = sys.modules
 _GUEST = ("dfx_agent.shim", "dfx_agent.wire")
 
 
-def _look() -> bool:
-    """False, too, of a torch that another thread is importing: it has no compiler yet."""
+def _search_torch() -> bool:
+    """Ask torch if it is loaded completely; a torch that is being imported has no compiler yet."""
     compiler = getattr(_modules.get("torch"), "compiler", None)
     ask = getattr(compiler, "is_dynamo_compiling", None)
     return ask is not None and ask()
 
 
-is_compiling: Callable[[], bool] = _look
+is_compiling: Callable[[], bool] = _search_torch
 
 
 def look_for_torch() -> None:
-    """Use dynamo's own answer as soon as torch is loaded: a constant while it traces.
+    """Use dynamo's own function once torch is loaded: dynamo treats it as a constant.
 
     ``is_dynamo_compiling`` is an empty function in eager mode (40 ns); ``is_compiling`` costs 230.
     """
     global is_compiling  # noqa: PLW0603 (bound once; spans read it on every call)
     torch = sys.modules.get("torch")
     compiler = getattr(torch, "compiler", None)
-    is_compiling = getattr(compiler, "is_dynamo_compiling", _look)
+    is_compiling = getattr(compiler, "is_dynamo_compiling", _search_torch)
 
 
-def keep_guest_out() -> None:
-    """Make dynamo run the guest's frames as they are, which it meets below a graph break.
+def exclude_guest_from_compilation() -> None:
+    """Make dynamo run the guest's functions uncompiled when it meets them below a graph break.
 
-    It would compile them with "is tracing" as a constant, and they would fall silent. What is
-    called inside a graph is inlined as before.
+    Dynamo would compile them with "is compiling" as the constant True, so that they record nothing
+    any more. Calls inside a graph are inlined as before.
     """
     skip = _skip_code()
     if skip is not None:
-        for name, module in list(residue.modules().items()):
+        for name, module in list(permanent_state.modules().items()):
             if name.startswith(_GUEST):
                 for value in list(vars(module).values()):
                     if getattr(value, "__module__", None) == name:
@@ -61,7 +61,7 @@ def _skip_code() -> Callable[[CodeType], None] | None:
 
 
 def _codes(value: Any) -> Iterator[CodeType]:
-    """Of a function, or of the functions of a class, with what is defined inside."""
+    """Code of a function, or of all functions of a class, with nested functions."""
     if isinstance(value, type):
         for member in vars(value).values():
             if isinstance(member, FunctionType | property | staticmethod | classmethod):

@@ -1,9 +1,9 @@
-"""Scalars that live on a device: copied aside without waiting, read when the copy has arrived.
+"""Reads scalars from a device without waiting for the device.
 
-Reading ``float(tensor)`` would wait for the device. Instead a side stream waits for the producing
-stream, copies the value into pinned memory and records an event; ``flush``, called once per step,
-takes the values whose events have completed. CUDA and
-devices with the same interface (``torch.cuda``, ``torch.npu``, ``torch.xpu``).
+``float(tensor)`` would wait. Instead a side stream waits for the stream that computes the value,
+copies the value into pinned memory and records an event. ``flush``, called once per step, reads
+the values whose events have completed. This works for CUDA and for devices with the same interface
+(``torch.cuda``, ``torch.npu``, ``torch.xpu``).
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ _MAX_PENDING = 1024
 
 
 class DeferredScalars:
-    """Values on their way from a device; ``write(name, value, step)`` receives them."""
+    """Values that are being copied from a device; ``write(name, value, step)`` receives them."""
 
     def __init__(self, write: Callable[[str, float, int], None]) -> None:
         self._write = write
-        # accelerator, event, what to do when it has completed
+        # accelerator, event, function to call when the event has completed
         self.pending: deque[tuple[Any, Any, Callable[[], None]]] = deque()
         self._streams: dict[Any, Any] = {}
 
     @staticmethod
-    def takes(value: Any) -> bool:
-        """Whether reading this value would have to wait for a device."""
-        is_int = type(value) is int  # sooner told than that it has no device
+    def is_on_device(value: Any) -> bool:
+        """Whether reading this value would wait for a device."""
+        is_int = type(value) is int  # the common case, and faster than looking for a device
         return not is_int and getattr(getattr(value, "device", None), "type", "cpu") != "cpu"
 
     def add(self, name: str, value: Any, step: int) -> None:
-        """Start the copy of a one-element tensor; never waits."""
+        """Start the copy of a tensor with one element, without waiting."""
         value = getattr(value, "_local_tensor", value).detach().reshape(())
         self.fetch(value, lambda host: self._write(name, float(host), step))
 
-    def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
-        """Start the copy of a small tensor; a later ``flush`` gives its copy to ``take``.
+    def fetch(self, value: Any, receive: Callable[[Any], None]) -> None:
+        """Start the copy of a small tensor; a later ``flush`` passes the copy to ``receive``.
 
-        RuntimeError while a graph is captured, where every call of ours would end the capture, and
-        with too many values on their way.
+        Raises RuntimeError while a graph is captured (any call would invalidate the capture) and
+        while too many copies are pending.
         """
         torch = sys.modules["torch"]
         accelerator = getattr(torch, value.device.type)
@@ -50,7 +50,7 @@ class DeferredScalars:
         if len(self.pending) >= _MAX_PENDING:
             self.flush()
         if len(self.pending) >= _MAX_PENDING:
-            raise RuntimeError("the device does not keep up")
+            raise RuntimeError("too many values are waiting for the device")
         stream = self._streams.get(value.device)
         if stream is None:
             stream = self._streams[value.device] = accelerator.Stream(value.device)
@@ -61,16 +61,16 @@ class DeferredScalars:
             value.record_stream(stream)
             event = accelerator.Event()
             event.record(stream)
-        self.when_done(accelerator, event, lambda: take(host))
+        self.when_done(accelerator, event, lambda: receive(host))
 
     def when_done(self, accelerator: Any, event: Any, act: Callable[[], None]) -> None:
-        """A later ``flush`` calls ``act``: one that finds the event completed."""
+        """Make a later ``flush`` call ``act``, once the event has completed."""
         self.pending.append((accelerator, event, act))
 
     def flush(self) -> None:
-        """Hand over what has arrived, in order; stops at the first that has not.
+        """Process completed values in order, up to the first that is not complete.
 
-        Each is taken out before it is looked at: another thread may be flushing too.
+        Each one is removed before it is examined, because another thread may flush as well.
         """
         with suppress(IndexError):
             while self.pending:
@@ -83,6 +83,6 @@ class DeferredScalars:
 
 
 def is_capturing(accelerator: Any) -> bool:
-    """Whether a graph is captured: a call of ours would end it."""
+    """Whether a graph is being captured, which any call of the guest would invalidate."""
     ask = getattr(accelerator, "is_current_stream_capturing", None)
     return ask is not None and ask()

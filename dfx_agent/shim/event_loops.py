@@ -1,9 +1,10 @@
-"""How late the event loops of this process wake, and who held them meanwhile.
+"""Measures how late the event loops of this process respond, and which code blocks them.
 
-A thread of the guest's own asks each running loop ten times a second to call back, twenty times
-where it was held lately. How late the call comes is the lag. While an answer is missing the thread
-looks where the loop's thread stands. It works with any loop that has ``call_soon_threadsafe``
-(asyncio's, uvloop's), patches nothing, and finds loops that ran before it came (running_loops.py).
+A thread of the guest asks each running loop ten times a second to call back (twenty times if the
+loop was blocked recently). The delay of the callback is the lag. If the callback is overdue, the
+thread examines the stack of the loop's thread. This works with any loop that has
+``call_soon_threadsafe`` (asyncio, uvloop), patches nothing, and finds loops that ran before the
+guest was loaded (running_loops.py).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from dfx_agent.shim.running_loops import depth, running_loops, thread_of
 from dfx_agent.wire.records import FAILED, LOOP_HELD, LOOP_LAG, NO_STEP
 
 ASK_SECONDS, ASK_OFTEN_SECONDS = 0.1, 0.05
-_LATELY_SECONDS = 60.0
-_HELD_SECONDS = 0.05  # an answer that takes longer is looked into
-_LOOK_SECONDS = 0.02  # how often
+_RECENT_SECONDS = 60.0
+_BLOCKED_SECONDS = 0.05  # an overdue callback is examined after this long
+_EXAMINE_SECONDS = 0.02  # pause between two examinations
 _UNANSWERED_SECONDS = 1.0
-_TOLD_SECONDS = 0.1  # who holds a loop for less is not named
+_MIN_REPORTED_SECONDS = 0.1  # code that blocks a loop for less is not reported
 _FIND_SECONDS, _FIND_SELDOM_SECONDS = 1.0, 5.0
 _OFTEN_FOR_SECONDS = 30.0
 _MAX_THREADS, _MAX_NAMES, _MAX_CHARS = 64, 64, 150
-# those who held a loop for a second find room when library code that was in the way took the names
+# code that blocks a loop for so long gets a second set of names, if short blocks used up the first
 _LONG_SECONDS = 1.0
 _NUM_THREADS_FOR_MANY = 4
 
@@ -41,16 +42,16 @@ _CO_COROUTINE = 0x80 | 0x200  # inspect.CO_COROUTINE, CO_ASYNC_GENERATOR
 _ASYNCIO = f"{os.sep}asyncio{os.sep}"
 _STDLIB = os.path.dirname(os.__file__)
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# where a thread stands that does nothing
+# library files in which an idle thread waits
 _RESTING = ("threading", "selectors", "queue", "socket", "ssl", "subprocess", "concurrent/futures")
 
 OTHERS, NO_TURN = "(other holders)", "(nobody: the loop's thread had no turn)"
 NO_PROCESSOR = "(the host: no processor for the loop's thread)"
-_LEAST_NO_ROOM = 0.1  # of the time that a loop was held, waiting for a processor
+_MIN_NO_PROCESSOR_RATIO = 0.1  # of the time that a loop was blocked, spent waiting for a CPU
 
 
 class LoopMonitor:
-    """One thread, from the first recorder on; it costs nothing where asyncio is not imported."""
+    """One thread per process, started with the first recorder, if asyncio is imported."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -68,7 +69,7 @@ class LoopMonitor:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; at most a moment late."""
+        """Stop the thread; it may take 0.2 s."""
         thread, self._thread = self._thread, None
         self._over.set()
         self._loops.clear()
@@ -85,7 +86,7 @@ class LoopMonitor:
             writer = recorder.current
             if writer is not None:
                 try:
-                    self._look(writer, due_ns)
+                    self._check(writer, due_ns)
                     if "torch" not in sys.modules:  # else the thread that watches torch asks
                         self._heap.sample(writer.gauge)
                 except Exception:  # noqa: BLE001 (never into the job)
@@ -97,25 +98,25 @@ class LoopMonitor:
             return _FIND_SECONDS if is_young else _FIND_SELDOM_SECONDS
         loops = self._loops.values()
         if any(loop.is_late for loop in loops):
-            return _LOOK_SECONDS
-        lately_ns = time.monotonic_ns() - _LATELY_SECONDS * 1e9
-        was_held = any(loop.held_ns > lately_ns for loop in loops)
-        return ASK_OFTEN_SECONDS if was_held else ASK_SECONDS
+            return _EXAMINE_SECONDS
+        recent_ns = time.monotonic_ns() - _RECENT_SECONDS * 1e9
+        was_blocked = any(loop.blocked_ns > recent_ns for loop in loops)
+        return ASK_OFTEN_SECONDS if was_blocked else ASK_SECONDS
 
-    def _look(self, writer: recorder.Recorder, due_ns: int) -> None:
+    def _check(self, writer: recorder.Recorder, due_ns: int) -> None:
         now = time.monotonic()
         if now >= self._next_find and "asyncio" in sys.modules:
             self._next_find = now + (_FIND_SELDOM_SECONDS if self._loops else 0.0)
             for loop, ident in running_loops():
-                known = self._loops.get(id(loop))
-                if known is None or known.loop() is not loop:
+                tracked = self._loops.get(id(loop))
+                if tracked is None or tracked.loop() is not loop:
                     self._loops[id(loop)] = _Loop(loop, ident)
-        for key, known in list(self._loops.items()):
-            if not known.look(writer, due_ns, self._named):
+        for key, tracked in list(self._loops.items()):
+            if not tracked.poll(writer, due_ns, self._limit_name):
                 del self._loops[key]
 
-    def _named(self, name: str, seconds: float) -> str:
-        """The same, unless too many were named before."""
+    def _limit_name(self, name: str, seconds: float) -> str:
+        """The name, or OTHERS if too many different names were used already."""
         room = _MAX_NAMES * (2 if seconds >= _LONG_SECONDS else 1)
         if name not in self._names and len(self._names) >= room:
             return OTHERS
@@ -124,56 +125,57 @@ class LoopMonitor:
 
 
 class _Loop:
-    """One running loop, asked again when it has answered."""
+    """One running event loop. It gets the next request when it has answered the last one."""
 
     def __init__(self, loop: Any, ident: int | None) -> None:
         self.loop = weakref.ref(loop)
         self._ident = ident
-        # of a loop without frames of its own, known from its first answer on
+        # False for a loop in C until its first answer shows which thread runs it
         self._has_frames = ident is not None
         self._num_under: int | None = None
-        self._asked_ns = 0  # 0: nothing is asked
+        self._asked_ns = 0  # 0: no request is pending
         self._answered_ns = 0
         self.is_late = False
-        self.held_ns = 0  # when it was held last, 0 never
-        self._held: list[tuple[int, int, str]] = []  # from, to, by whom; of the answer that is due
+        self.blocked_ns = 0  # when the loop was last blocked, 0 for never
+        # (begin, end, code) of the pending request
+        self._blocks: list[tuple[int, int, str]] = []
         self._native_id = 0
-        self._delayed_ns = 0  # when it was found to be late
-        self._told_ns = 0  # when it was said last that no answer has come
+        self._delayed_ns = 0  # CPU wait of the loop's thread when the delay was noticed
+        self._reported_ns = 0  # time of the last report about a missing answer
 
-    def look(self, writer: recorder.Recorder, due_ns: int, named: Any) -> bool:
-        """Ask, or see who holds it; False when it runs no more.
+    def poll(self, writer: recorder.Recorder, due_ns: int, limit_name: Any) -> bool:
+        """Send a request, or find out what blocks the loop. False if the loop has stopped.
 
-        ``due_ns``: when we wanted to. Code that keeps the interpreter to itself holds us up too:
-        who is then seen in the loop has held it since.
+        ``due_ns`` is when this poll was planned. Code that does not release the GIL delays the
+        poll too. If such code runs in the loop's thread, it has blocked the loop since ``due_ns``.
         """
         loop = self.loop()
         if loop is None or loop.is_closed() or not loop.is_running():
             return False
         now_ns, asked_ns = time.monotonic_ns(), self._asked_ns
-        if asked_ns and now_ns - asked_ns >= _HELD_SECONDS * 1e9:
+        if asked_ns and now_ns - asked_ns >= _BLOCKED_SECONDS * 1e9:
             self.is_late = True
-            self._note(asked_ns, now_ns, self._holder(loop))
-            self._tell_unanswered(writer, asked_ns, now_ns, named)
+            self._add_block(asked_ns, now_ns, self._blocking_code(loop))
+            self._report_unanswered(writer, asked_ns, now_ns, limit_name)
         elif not asked_ns:
-            self._tell(writer, named)
-            self.is_late = now_ns - due_ns >= _HELD_SECONDS * 1e9
-            who = self._holder(loop) if self.is_late else NO_TURN
-            # what was before the last answer is part of that answer's lag
-            asked_ns = now_ns if who == NO_TURN else max(due_ns, self._answered_ns)
+            self._report_blocks(writer, limit_name)
+            self.is_late = now_ns - due_ns >= _BLOCKED_SECONDS * 1e9
+            code = self._blocking_code(loop) if self.is_late else NO_TURN
+            # time before the last answer belongs to the lag of that answer
+            asked_ns = now_ns if code == NO_TURN else max(due_ns, self._answered_ns)
             self._asked_ns = asked_ns
             if asked_ns < now_ns:
-                self._note(asked_ns, now_ns, who)
+                self._add_block(asked_ns, now_ns, code)
             loop.call_soon_threadsafe(self._answer, writer, asked_ns)
         return True
 
-    def _holder(self, loop: Any) -> str:
+    def _blocking_code(self, loop: Any) -> str:
         if self._ident is None:
             self._ident, self._num_under = thread_of(loop)
-        return NO_TURN if self._ident is None else holder(self._ident, self._num_under)
+        return NO_TURN if self._ident is None else blocking_code(self._ident, self._num_under)
 
     def _answer(self, writer: recorder.Recorder, asked_ns: int) -> None:
-        """Called by the loop."""
+        """Record the lag; called by the event loop."""
         try:
             if not self._has_frames:
                 self._ident, self._num_under = threading.get_ident(), depth(sys._getframe(1))  # noqa: SLF001
@@ -186,50 +188,50 @@ class _Loop:
         except Exception:  # noqa: BLE001 (never into the job)
             writer.count_error()
 
-    def _tell_unanswered(
-        self, writer: recorder.Recorder, asked_ns: int, now_ns: int, named: Any
+    def _report_unanswered(
+        self, writer: recorder.Recorder, asked_ns: int, now_ns: int, limit_name: Any
     ) -> None:
-        """Of a loop that may never answer, once a second."""
-        if now_ns - max(asked_ns, self._told_ns) >= _UNANSWERED_SECONDS * 1e9:
-            self._told_ns = now_ns
+        """Record, once a second, that a loop has not answered; it may never do so."""
+        if now_ns - max(asked_ns, self._reported_ns) >= _UNANSWERED_SECONDS * 1e9:
+            self._reported_ns = now_ns
             kind, seconds = LOOP_LAG | FAILED, (now_ns - asked_ns) / 1e9
             step = NO_STEP if writer.step is None else writer.step
-            name_id = writer.name_id(named(self._held[-1][2][:_MAX_CHARS], seconds))
+            name_id = writer.name_id(limit_name(self._blocks[-1][2][:_MAX_CHARS], seconds))
             writer.emit(asked_ns, now_ns, seconds, step, 0, 0, 0, kind, name_id)
 
-    def _note(self, asked_ns: int, now_ns: int, who: str) -> None:
-        if not self._held:
+    def _add_block(self, asked_ns: int, now_ns: int, code: str) -> None:
+        if not self._blocks:
             self._delayed_ns = delayed_ns(self._native_id)
-        begin_ns = self._held[-1][1] if self._held else asked_ns
-        if self._held and self._held[-1][2] == who:
-            begin_ns = self._held.pop()[0]
-        self._held.append((begin_ns, now_ns, who))
+        begin_ns = self._blocks[-1][1] if self._blocks else asked_ns
+        if self._blocks and self._blocks[-1][2] == code:
+            begin_ns = self._blocks.pop()[0]
+        self._blocks.append((begin_ns, now_ns, code))
 
-    def _tell(self, writer: recorder.Recorder, named: Any) -> None:
-        """The answer came: who held it until then."""
-        held, self._held = self._held, []
-        if not held:
+    def _report_blocks(self, writer: recorder.Recorder, limit_name: Any) -> None:
+        """The loop has answered: record which code blocked it until then."""
+        blocks, self._blocks = self._blocks, []
+        if not blocks:
             return
-        begin_ns, _, who = held.pop()
-        held.append((begin_ns, max(begin_ns, self._answered_ns), who))
-        if held[-1][1] - held[0][0] < _TOLD_SECONDS * 1e9:
+        begin_ns, _, code = blocks.pop()
+        blocks.append((begin_ns, max(begin_ns, self._answered_ns), code))
+        if blocks[-1][1] - blocks[0][0] < _MIN_REPORTED_SECONDS * 1e9:
             return
-        self.held_ns = held[-1][1]
-        begin_ns, end_ns = held[0][0], held[-1][1]
+        self.blocked_ns = blocks[-1][1]
+        begin_ns, end_ns = blocks[0][0], blocks[-1][1]
         waited_ns = delayed_ns(self._native_id) - self._delayed_ns
-        no_room = min(1.0, max(0, waited_ns) / (end_ns - begin_ns))
-        no_room = no_room if no_room >= _LEAST_NO_ROOM else 0.0
+        no_cpu = min(1.0, max(0, waited_ns) / (end_ns - begin_ns))
+        no_cpu = no_cpu if no_cpu >= _MIN_NO_PROCESSOR_RATIO else 0.0
         step = NO_STEP if writer.step is None else writer.step
-        told = [(begin_ns, end_ns, NO_PROCESSOR, no_room)] if no_room else []
-        told += [(begin_ns, end_ns, who, 1.0 - no_room) for begin_ns, end_ns, who in held]
-        for begin_ns, end_ns, who, share in told:
+        rows = [(begin_ns, end_ns, NO_PROCESSOR, no_cpu)] if no_cpu else []
+        rows += [(begin_ns, end_ns, code, 1.0 - no_cpu) for begin_ns, end_ns, code in blocks]
+        for begin_ns, end_ns, code, share in rows:
             seconds = (end_ns - begin_ns) / 1e9 * share
-            name_id = writer.name_id(named(who[:_MAX_CHARS], seconds))
+            name_id = writer.name_id(limit_name(code[:_MAX_CHARS], seconds))
             writer.emit(begin_ns, end_ns, seconds, step, 0, 0, 0, LOOP_HELD, name_id)
 
 
 def delayed_ns(thread: int) -> int:
-    """How long the kernel let this thread wait for a processor so far; 0 where it does not say."""
+    """How long this thread has waited for a CPU so far; 0 if the kernel does not provide it."""
     try:
         fd = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -242,23 +244,23 @@ def delayed_ns(thread: int) -> int:
         os.close(fd)
 
 
-def holder(ident: int, num_under: int | None = None) -> str:
-    """Who runs in the thread of a late loop: ``task > coroutine > function > last``.
+def blocking_code(ident: int, num_under: int | None = None) -> str:
+    """Which code runs in the thread of a late loop: ``task > coroutine > function > last``.
 
-    The task's coroutine, the innermost coroutine and function of the job's own, the innermost code.
-
-    Where it only waits for its turn, what many other threads run: they hold the interpreter.
-    ``num_under``: frames under whatever the loop calls, for one that has no frames of its own.
+    These are the task's coroutine, the innermost coroutine and function of the job, and the
+    innermost code. If the thread only waits for the GIL, the result is the code that many other
+    threads run. ``num_under`` is the number of frames below whatever the loop calls, for a loop
+    that has no frames of its own.
     """
     chain = codes_of(ident)
-    held_by = _held_by(chain, num_under)
-    if held_by and not _is_resting(chain):
-        return held_by
-    return _crowd({ident, threading.get_ident()}) or held_by or NO_TURN
+    code = _blocking_call(chain, num_under)
+    if code and not _is_resting(chain):
+        return code
+    return _common_code({ident, threading.get_ident()}) or code or NO_TURN
 
 
-def _held_by(chain: list[CodeType], num_under: int | None) -> str:
-    """Nobody ("") when the loop itself is what runs: it waits, or is about to call somebody."""
+def _blocking_call(chain: list[CodeType], num_under: int | None) -> str:
+    """What the loop has called; "" if the loop itself runs, because it waits for an event."""
     if num_under is None:
         own = next((at for at, code in enumerate(chain) if _is_of_loop(code)), len(chain))
     else:
@@ -279,11 +281,11 @@ def _is_of_loop(code: CodeType) -> bool:
     )
 
 
-def _crowd(but: Collection[int]) -> str:
-    """What several threads do at once; "" when they are few."""
+def _common_code(excluded: Collection[int]) -> str:
+    """Code that at least four threads run at the same time; "" if there is none."""
     running: Counter[str] = Counter()
     for ident in threads_now()[:_MAX_THREADS]:
-        chain = codes_of(ident) if ident not in but else []
+        chain = codes_of(ident) if ident not in excluded else []
         own = _own(chain)
         if own is not None and not _is_resting(chain):
             running[code_name(own)] += 1
@@ -299,7 +301,7 @@ def _is_resting(chain: list[CodeType]) -> bool:
 
 
 def _own(chain: list[CodeType]) -> CodeType | None:
-    """The innermost code that is the job's; else of a package that it uses; else None."""
+    """The innermost code of the job, else of a package that the job uses, else None."""
     others = [c for c in chain if not c.co_filename.startswith((_STDLIB, "<frozen "))]
     own = (c for c in others if not any(part in c.co_filename for part in _INSTALLED))
     return next(own, others[0] if others else None)

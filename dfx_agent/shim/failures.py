@@ -1,8 +1,8 @@
-"""Uncaught exceptions: type, message and the line of the job's own code, for after the death.
+"""Records uncaught exceptions: type, message and line in the job's own code.
 
-``sys.excepthook`` and ``threading.excepthook`` are wrapped: what was there is called as before,
-with the same arguments. Exceptions inside torchrun's ``record`` are raised again and pass here.
-Nothing of this runs unless an exception has already left the job's code.
+``sys.excepthook`` and ``threading.excepthook`` are wrapped and call the previous hook with the same
+arguments. Exceptions inside torchrun's ``record`` are raised again, so they arrive here too. The
+wrappers run only when an exception has already left the job's code.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ PATCHES = PatchSet("exceptions", is_optional=True)
 
 _MAX_FRAMES, _MAX_SCANNED = 2000, 16 * 1024
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-# packages, and the guest itself where it comes from a checkout or by attach
+# installed packages, and the guest itself from a checkout or an attach
 _INSTALLED = re.compile(
     r"[\\/](site|dist)-packages[\\/]|^<(frozen|attached)|[\\/]dfx_agent[\\/](shim|wire)[\\/]"
 )
-# the text of a traceback inside a message: of a DataLoader's worker, a remote task, a spawned rank
+# a traceback inside a message: of a DataLoader's worker, a remote task, a spawned rank
 _TRACED = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
-# "ValueError: x", "zmq.error.Again"; not "ip: 10.0.0.1", a line that Ray adds
+# matches "ValueError: x" and "zmq.error.Again", but not the line "ip: 10.0.0.1" that Ray adds
 _RAISED = re.compile(r"^((?:[a-zA-Z_]\w*\.)+[A-Za-z_]\w*|[A-Z]\w*)(?:: (.*))?$")
 
 
 def install() -> None:
-    """In a process that records."""
+    """Wrap both hooks, in a process that records."""
     PATCHES.install(_patch)
 
 
 def note_in_flight() -> None:
-    """What a child of multiprocessing is about to end with: its parent's hooks never see it."""
+    """Record the exception that ends a child of multiprocessing, which calls no excepthook."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         error = error.__context__ if error.code else None
@@ -72,8 +72,8 @@ def _noting_thread(original: Any, switch: Switch) -> Any:
     return excepthook
 
 
-def _note(kind: Any, value: Any, traceback: Any, place: int, thread: str = "") -> None:
-    """Never raises: the job's own hook comes next."""
+def _note(kind: Any, value: Any, traceback: Any, slot: int, thread: str = "") -> None:
+    """Record an exception. Never raises, because the job's own hook is called next."""
     try:
         writer = recorder.current
         if writer is not None and writer.pid == os.getpid():
@@ -83,22 +83,22 @@ def _note(kind: Any, value: Any, traceback: Any, place: int, thread: str = "") -
             named, message = raised or (getattr(kind, "__name__", "?"), text)
             line = " ".join(message[:2000].split())
             writer.note_failure(
-                place, Failure(time.monotonic_ns(), named, line, *where, str(thread))
+                slot, Failure(time.monotonic_ns(), named, line, *where, str(thread))
             )
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
 
 def _text_of(value: Any) -> str:
-    """Its end, where there is much: the last line says what was raised. ``str`` is the job's."""
+    """The end of the message, where the last line names the error. ``str`` runs the job's code."""
     try:
         return str(value)[-_MAX_SCANNED:]
-    except BaseException:  # noqa: BLE001 (the traceback module prints such a one in the same way)
+    except BaseException:  # noqa: BLE001 (the traceback module prints the same text)
         return "<exception str() failed>"
 
 
 def _place(traceback: Any) -> tuple[str, int, str]:
-    """The innermost frame of the job's own code, else of any."""
+    """The innermost frame of the job's own code, else the innermost frame of all."""
     frames: list[tuple[str, int, str]] = []
     while traceback is not None and len(frames) < _MAX_FRAMES:
         code = traceback.tb_frame.f_code
@@ -108,7 +108,7 @@ def _place(traceback: Any) -> tuple[str, int, str]:
 
 
 def _traced(text: str) -> tuple[str, int, str] | None:
-    """The same by a traceback inside a message; None where there is none."""
+    """The same from a traceback inside a message; None if the message contains none."""
     frames = [(file, int(line), name) for file, line, name in _TRACED.findall(text)]
     return _innermost(frames) if frames else None
 
@@ -123,7 +123,7 @@ def _is_own(file: str) -> bool:
 
 
 def _raised(text: str) -> tuple[str, str] | None:
-    """Type and message as the last line of a traceback says them."""
+    """Type and message from the last line of a traceback; None if no line matches."""
     for line in reversed(text.splitlines()):
         if found := _RAISED.match(line.strip()):
             return found[1].rpartition(".")[2], found[2] or ""

@@ -1,10 +1,11 @@
-"""Frames of another thread, walked while nobody else has a turn.
+"""Reads the frames of another thread without giving that thread a chance to run.
 
-In CPython 3.11 a frame object may be left with a freed frame: making one for ``f_back`` starts the
-collector, a finalizer gives the interpreter away, and the walked thread returns meanwhile. The next
-look at that frame ends the process (of the kind of python/cpython#106883). So the collector rests
-during a walk, and from its first to its last instruction the interpreter does not look whether
-somebody else is to have a turn: operators stand for calls, and iterators in C for a loop.
+CPython 3.11 may leave a frame object that refers to a freed frame. Creating the object for
+``f_back`` can start the garbage collector, a finalizer can release the GIL, and the other thread
+then returns from the frame. The next access crashes the process (similar to python/cpython#106883).
+
+Therefore the collector is disabled during a walk. The walk also uses only operators and iterators
+in C: the interpreter checks for a waiting thread at calls and loops, but not there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _Frames = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class _Interpreter:
-    """``if it``: the collector is on; ``~it`` turns it off, ``+it`` on; ``-it``: current frames."""
+    """``if it``: collector is on; ``~it`` disables it, ``+it`` enables it; ``-it``: all frames."""
 
     __slots__ = ()
     __bool__ = gc.isenabled
@@ -34,7 +35,7 @@ class _Interpreter:
 
 
 class _Top:
-    """Stands above the innermost frame until that is known."""
+    """A placeholder above the innermost frame."""
 
     __slots__ = ("f_back", "f_code", "f_lineno")
 
@@ -48,56 +49,56 @@ _it: Any = _Interpreter()
 
 
 def threads_now() -> list[int]:
-    """Those that run Python, the newest first."""
+    """Threads that run Python, the latest first."""
     frames: Any = ()
     was_on = False
     if _it:
         was_on = True
-        ~_it  # noqa: B018 (a call that gives no turn away)
+        ~_it  # noqa: B018 (a call that does not release the GIL)
     frames = [*-_it]
     if was_on:
-        +_it  # noqa: B018 (a call that gives no turn away)
+        +_it  # noqa: B018 (a call that does not release the GIL)
     return frames  # type: ignore[no-any-return]
 
 
 def codes_of(ident: int) -> list[CodeType]:
-    """Code that a thread is in, innermost first; empty of one that runs no Python.
+    """Code objects on the stack of a thread, innermost first; empty if it runs no Python.
 
-    Frames themselves would keep the job's objects: none is kept.
+    Code objects, unlike frames, do not prolong the life of the job's objects.
     """
-    return _walked(ident, partial(map, attrgetter("f_code")))
+    return _walk(ident, partial(map, attrgetter("f_code")))
 
 
 def lines_of(ident: int) -> list[tuple[CodeType, int | None]]:
-    """The same, each with the line that is executed."""
-    return _walked(ident, partial(map, attrgetter("f_code", "f_lineno")))
+    """Code objects on the stack of a thread, each with the line that is executed."""
+    return _walk(ident, partial(map, attrgetter("f_code", "f_lineno")))
 
 
 def frames_of(ident: int) -> list[FrameType]:
-    """The same as frames. Let go of them soon."""
-    return _walked(ident, iter)
+    """Frames on the stack of a thread. Delete them soon: they prolong the life of locals."""
+    return _walk(ident, iter)
 
 
-def _walked(ident: int, taken: _Frames) -> list[Any]:
-    """What is ``taken`` of each frame."""
+def _walk(ident: int, read: _Frames) -> list[Any]:
+    """What ``read`` returns for each frame of a thread."""
     top = _Top()
-    found: list[Any] = []
+    values: list[Any] = []
     steps = accumulate(repeat("f_back", MAX_FRAMES), getattr, initial=top)
-    frames = taken(takewhile(partial(is_not, None), steps))
-    # called once each: they return None
-    let_go: Iterable[Any] = iter(partial(setattr, top, "f_back", None), None)
-    walk_off = chain(frames, let_go)
+    frames = read(takewhile(partial(is_not, None), steps))
+    # each is called once, because it returns None
+    release: Iterable[Any] = iter(partial(setattr, top, "f_back", None), None)
+    walk_off = chain(frames, release)
     walk_on = chain(walk_off, iter(gc.enable, None))
-    walk, take = walk_off, found.extend
+    walk, extend = walk_off, values.extend
     try:
         if _it:
             walk = walk_on
-            ~_it  # noqa: B018 (a call that gives no turn away)
+            ~_it  # noqa: B018 (a call that does not release the GIL)
         top.f_back = (-_it)[ident]
-        take(walk)
+        extend(walk)
     except BaseException as error:
         if walk is walk_on:
-            +_it  # noqa: B018 (a call that gives no turn away)
-        if not isinstance(error, KeyError):  # that thread has ended
+            +_it  # noqa: B018 (a call that does not release the GIL)
+        if not isinstance(error, KeyError):  # the thread has ended
             raise
-    return found[1:]
+    return values[1:]

@@ -1,17 +1,16 @@
-"""What glibc's malloc has given out and what it keeps of it after it was freed.
+"""Samples how much memory glibc's malloc has allocated, and how much it retains after ``free``.
 
-Asked in a thread of the guest's own every 10 s, where the job has loaded ctypes (torch does) and
-glibc has ``mallinfo2`` (2.33 and newer). It walks the list of free pieces with malloc's lock held:
-0.02 ms where there are few, 10 to 60 ms for a million. So it waits 2000 times as long as the last
-time took, and gives up where one took 0.1 s. Processor time counts: on a busy machine the thread
-waits for the interpreter, not for malloc.
+A thread of the guest samples every 10 s, if the job has loaded ctypes (torch does) and glibc has
+``mallinfo2`` (2.33 and newer). ``mallinfo2`` walks the list of free pieces under malloc's lock:
+0.02 ms for few pieces, 10 to 60 ms for a million. The pause is therefore 2000 times the CPU time of
+the last call, and sampling ends after a call of 0.1 s. (Wall time would include waits for the GIL.)
 
-Nobody is asked where another malloc has taken glibc's place (jemalloc, tcmalloc preloaded): all its
-numbers would be 0. Where the job has written over the list, glibc ends the process, as it would
-when the job itself came to that piece; ``DFX_DISABLE_HOOKS=heap`` asks no more.
+There are no samples if the job uses another malloc (jemalloc, tcmalloc): all numbers would be 0. If
+the job has corrupted the list of free pieces, glibc aborts the process, as it would at a later
+malloc of the job. ``DFX_DISABLE_HOOKS=heap`` disables sampling.
 
-Counted are all arenas. Pieces in the caches of threads count as given out. Python's own small
-objects (up to 512 bytes) are in memory that it takes from the kernel by itself: not counted here.
+All arenas are included. Pieces in the caches of threads count as allocated. Python's own small
+objects (up to 512 bytes) are in memory that Python requests from the kernel: not included.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from dfx_agent.wire import variables
 
 HOOK = "heap"
 PERIOD_SECONDS = 10.0
-_PAUSE_PER_COST, _MOST_SECONDS = 2000.0, 0.1
-# of struct mallinfo2: all size_t
+_PAUSE_PER_COST, _MAX_COST_SECONDS = 2000.0, 0.1
+# fields of struct mallinfo2, all size_t
 _FIELDS = (
     "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
     "keepcost",
@@ -40,7 +39,7 @@ GIVEN_UP = "heap/given_up"
 
 
 class HeapSampler:
-    """Emits gauges; silent where glibc cannot be asked."""
+    """Emits gauges about malloc; emits nothing if glibc does not provide the numbers."""
 
     def __init__(self) -> None:
         self._ask: Callable[[], Any] | None = None
@@ -48,7 +47,7 @@ class HeapSampler:
         self._next_seconds = time.monotonic() + PERIOD_SECONDS
 
     def sample(self, emit_gauge: Callable[[str, float], None]) -> None:
-        """Where it is time to: at most once in 10 s."""
+        """Sample if it is time to, at most every 10 s."""
         now = time.monotonic()
         if self._is_over or now < self._next_seconds:
             return
@@ -58,14 +57,14 @@ class HeapSampler:
         if self._ask is None:
             return
         begin_seconds = time.thread_time()
-        told = self._ask()
+        info = self._ask()
         cost_seconds = time.thread_time() - begin_seconds
         self._next_seconds += cost_seconds * _PAUSE_PER_COST
-        emit_gauge(USED, float(told.uordblks))
-        emit_gauge(MAPPED, float(told.hblkhd))
-        emit_gauge(FREE, float(told.fordblks))
-        emit_gauge(PIECES, float(told.ordblks + told.smblks))
-        if cost_seconds > _MOST_SECONDS:
+        emit_gauge(USED, float(info.uordblks))
+        emit_gauge(MAPPED, float(info.hblkhd))
+        emit_gauge(FREE, float(info.fordblks))
+        emit_gauge(PIECES, float(info.ordblks + info.smblks))
+        if cost_seconds > _MAX_COST_SECONDS:
             self._is_over = True
             emit_gauge(GIVEN_UP, cost_seconds)
 
@@ -75,7 +74,7 @@ class HeapSampler:
             return
         ctypes = sys.modules.get("ctypes")
         if ctypes is None or _is_being_imported(ctypes):
-            return  # the job may load it yet, or does just now
+            return  # the job may load it later, or does so right now
         with suppress(OSError, AttributeError):  # another libc, or an older one
             self._ask = _mallinfo2(ctypes)
         self._is_over = self._ask is None
@@ -86,9 +85,9 @@ def _is_being_imported(module: Any) -> bool:
 
 
 def _mallinfo2(ctypes: Any) -> Callable[[], Any] | None:
-    """None where another malloc is the process's.
+    """The function ``mallinfo2``; None if the process uses another malloc.
 
-    AttributeError, OSError: there is no such function, or no glibc.
+    Raises AttributeError or OSError if glibc is too old or not present.
     """
     fields = [(name, ctypes.c_size_t) for name in _FIELDS]
     glibc, process = ctypes.CDLL("libc.so.6"), ctypes.CDLL(None)

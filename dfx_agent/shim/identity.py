@@ -1,4 +1,4 @@
-"""Who this process is, read from the environment that launchers leave behind."""
+"""The identity of this process, from the environment variables of its launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from dfx_agent.wire import Identity, variables
 from dfx_agent.wire.layout import UNKNOWN
 
-# the role of a process without a rank, until it is seen to train or to serve
+# role of a process without a rank, until it is seen to train or to serve
 UNNUMBERED = "driver"
 
 _NUMBERS = frozenset({"rank", "local_rank", "world_size", "node_rank", "attempt"})
@@ -26,7 +26,7 @@ _NODE_RANK = ("GROUP_RANK", "NODE_RANK", "OMPI_COMM_WORLD_NODE_RANK")
 
 
 def from_environment() -> Identity:
-    """Identity of this process; unknown fields stay -1 and ""."""
+    """Identity of this process; unknown fields are -1 or ""."""
     in_slurm_step = "SLURM_STEP_ID" in os.environ
     rank = _first_int(_RANK + (("SLURM_PROCID",) if in_slurm_step else ()))
     return Identity(
@@ -42,9 +42,9 @@ def from_environment() -> Identity:
     )
 
 
-def checked(known: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, None left out; ValueError names a field that cannot be what it says."""
-    given = {key: value for key, value in known.items() if value is not None}
+def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The given fields without None; raises ValueError that names a field of the wrong type."""
+    given = {key: value for key, value in fields.items() if value is not None}
     for key, value in given.items():
         if key not in _NUMBERS:
             if not isinstance(value, str):
@@ -60,7 +60,7 @@ def checked(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_name() -> str:
-    """The same in every rank of a job and different for two jobs of one script on this host."""
+    """A name that all ranks of a job share and that differs between two jobs on this host."""
     argv = getattr(sys, "argv", None) or [""]
     stem = os.path.splitext(os.path.basename(argv[0]))[0] or "python"
     run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
@@ -76,7 +76,7 @@ def _role_of(rank: int) -> str:
 
 
 def _role_in_ray() -> str:
-    """By the class of the actor that this process is; "" for any other process."""
+    """Role by the class of the Ray actor in this process; "" for any other process."""
     worker = _ray_worker()
     try:
         actor = worker.actors[worker.actor_id]
@@ -92,7 +92,7 @@ def _ray_worker() -> Any:
 
 
 def _ray_job() -> str | None:
-    """The same in the driver and in every actor; None before ``ray.init`` and without Ray."""
+    """A name that the driver and all actors share; None before ``ray.init`` and without Ray."""
     worker = _ray_worker()
     try:
         session, job = worker.node.session_name, worker.current_job_id.hex()

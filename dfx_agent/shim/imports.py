@@ -1,9 +1,9 @@
-"""Call a function once a module has been imported, without importing it ourselves.
+"""Calls a function once a module has been imported, without importing the module itself.
 
-A finder in front of ``sys.meta_path`` lets the real finders find the module and gives the loader
-that they made an ``exec_module`` of ours: the function runs right after the module's own code,
-before its importer goes on. The spec and its loader stay what they were, also for those who only
-ask whether the module is there.
+A finder at the front of ``sys.meta_path`` lets the real finders find the module, and replaces
+``exec_module`` of its loader. The function then runs right after the module's own code, before the
+importer continues. The spec and the loader remain the same objects, also for code that only asks
+whether the module exists.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
-    """``call`` now if the module is loaded, else right after its import; its errors are eaten."""
+    """Run ``call`` now if the module is loaded, else after its import. Ignores its exceptions."""
     module = sys.modules.get(name)
     if module is None:
         _finder_of(name).add(call)
     elif getattr(getattr(module, "__spec__", None), "_initializing", False):
-        # by another thread, or by our own caller: the import lock says when it is whole
-        threading.Thread(target=_call_when_whole, args=(name, call), daemon=True).start()
+        # imported right now, by another thread or by our caller: wait for the import lock
+        threading.Thread(target=_call_when_imported, args=(name, call), daemon=True).start()
     else:
         _guarded(call)
 
@@ -32,20 +32,20 @@ def _finder_of(name: str) -> _Finder:
         if isinstance(finder, _Finder) and finder.name == name:
             return finder
     finder = _Finder(name)
-    # a new list: the interpreter keeps the one that it started with, and with it our finder
+    # a new list: the interpreter holds a reference to the original list, and would hold our finder
     sys.meta_path = [finder, *sys.meta_path]
     return finder
 
 
-def forget() -> None:
-    """Wait for nothing any more."""
+def cancel_all() -> None:
+    """Drop all functions that still wait for an import."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        # a new list: another thread may be half-way through the old one, and would skip a finder
+        # a new list: another thread may iterate over the old one, and would skip a finder
         sys.meta_path = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 
 class _Finder:
-    """Stays until the module has been executed: others only ask whether it could be."""
+    """Stays in ``sys.meta_path`` until its module was executed, as some code only looks it up."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,7 +62,7 @@ class _Finder:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                with suppress(Exception):  # a loader that takes no attribute is left alone
+                with suppress(Exception):  # ignore a loader that does not accept attributes
                     if spec.loader is None:  # a namespace package has no code of its own
                         self._done()
                     else:
@@ -73,7 +73,7 @@ class _Finder:
     def _follow(self, loader: Any) -> None:
         original = loader.exec_module
         if getattr(original, "follower", None) is self:
-            return  # a loader that was found before
+            return  # the same loader was found before
 
         def exec_module(module: Any) -> None:
             original(module)
@@ -86,13 +86,13 @@ class _Finder:
         loader.exec_module = exec_module
 
     def _done(self) -> None:
-        if self in sys.meta_path:  # else forgotten, or done already
+        if self in sys.meta_path:  # else cancelled, or done already
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             for call in self._calls:
                 _guarded(call)
 
 
-def _call_when_whole(name: str, call: Callable[[], None]) -> None:
+def _call_when_imported(name: str, call: Callable[[], None]) -> None:
     with suppress(Exception):  # the import failed: there is nothing to call for
         __import__(name)
         call()

@@ -1,24 +1,28 @@
-"""The shape ledger: what one batch looks like where one stage hands it to the next.
+"""The shape ledger: records what a batch looks like when one stage passes it to the next.
 
-``observe`` reduces every column to one number per row (its sum) and sends, per crossing: schema
-and shape checksums, tokens that count in the mask, rows that hold NaN or Inf, rows whose lengths do
-not fit the mask, sizes of groups, and hashes of the sample ids. Two hashes per column tell rows
-that moved to another sample from values that changed: ``values`` over the row sums alone,
-``aligned`` over (id, row sum). Sums of hashes modulo a prime do not depend on the order of rows,
-and those of several ranks add up. The fields are ``LEDGER_FIELDS`` of wire/records.py; the names of
-ids, groups and masks are those that frameworks use (docs/concepts/ledger.md).
+``observe`` reduces every column to one number per row (its sum). For each batch it sends checksums
+of schema and shapes, the tokens that the mask selects, rows with NaN or Inf, rows whose length does
+not fit the mask, group sizes, and hashes of the sample ids.
 
-Of steps shorter than 0.25 s only every 2nd, 4th, 8th, ... is checked: one check costs the same in
-short steps and in long ones. Of a crossing that is left out one record is written.
-Cost is bounded: columns after the 64th and rows of Python lists after the 4,096th are left out
-(``num_unread`` counts them), and columns on the host above 2**20 elements (masks 2**22, Python
-lists 2**17) are read in evenly spaced rows (``num_sampled`` counts those; they have no hashes), of
-texts the first 4,096 characters, and of the job's own objects none. Of more than 2**14 rows, evenly
-spaced ones are read too.
-A batch that comes in parts (micro-batches) is read as one, see ``joined``; of larger ones evenly
-spaced parts are read.
-Rows of a device tensor are summed there in the current stream and the sums fetched by an event:
-nothing waits.
+Two hashes per column distinguish moved rows from changed values: ``values`` covers the row sums
+alone, ``aligned`` covers (id, row sum). Sums of hashes modulo a prime do not depend on the order of
+rows, and the sums of several ranks can be added. The fields are ``LEDGER_FIELDS`` of
+wire/records.py. The names of ids, groups and masks are those that frameworks use
+(docs/concepts/ledger.md).
+
+Limits on the cost:
+
+- In steps shorter than 0.25 s, only every 2nd, 4th, 8th ... step is inspected. A batch that is not
+  inspected is one record.
+- Columns after the 64th and rows of Python lists after the 4,096th are ignored. ``num_unread``
+  counts them.
+- Host columns above 2**20 elements (masks 2**22, Python lists 2**17) and columns above 2**14 rows
+  are read in evenly spaced rows. They have no hashes; ``num_sampled`` counts the rows that were
+  read.
+- Only the first 4,096 characters of a text are read, and no objects of the job's own classes.
+
+A batch in parts (micro-batches) is read as one batch, see ``join_parts``. Rows of a device tensor
+are summed on the device in the current stream. The sums are fetched later, so nothing waits.
 """
 
 # no `from __future__ import annotations`: dataclasses resolve text annotations through
@@ -56,34 +60,38 @@ _PADDING = "is_padding"  # rows that verl adds to make a batch divisible
 _PER_TOKEN = re.compile(r"log_?probs?$|^(advantages|returns|values|entropys|token_level_\w+)$")
 _PER_ROW = re.compile(r"^(rewards?|scores?|rm_scores)$")
 
-_next_crossing = itertools.count(1).__next__
+_next_batch = itertools.count(1).__next__
 
 
 @dataclass
 class _Column:
-    """The values of all rows, reduced. ``widths``: tokens of each row, one number if padded."""
+    """One column of a batch, reduced to one number per row."""
 
     kind: str
+    """Type and number of dimensions."""
     num_rows: int
     widths: Any
-    # of each row, or of every k-th: a list; a tensor until it has arrived from its device
+    """Tokens of each row; one number if the column is padded."""
     sums: Any
+    """One number for each row that was read: a list, or a tensor while it is on a device."""
     is_whole: bool = True
-    is_list: bool = False  # of Python
+    """Whether every row was read."""
+    is_list: bool = False
+    """Whether the column is a Python list."""
 
 
-_BESIDE_ROWS = "NonTensorData"  # of tensordict: it looks like a row for each of the batch
+_NOT_A_COLUMN = "NonTensorData"  # of tensordict: one value for the batch that looks like a column
 
 
 class _Parts(list[Any]):
-    """One column of a batch in parts: its values in each of them."""
+    """One column of a batch in parts: the values of each part."""
 
 
-def joined(parts: Sequence[Any], columns: Iterable[str] = ()) -> dict[str, Any]:
-    """Micro-batches as one batch for ``observe``: columns of which any part has values.
+def join_parts(parts: Sequence[Any], columns: Iterable[str] = ()) -> dict[str, Any]:
+    """Combine micro-batches into one batch for ``observe``.
 
-    ``columns``: only these, by name. A column that some parts lack cannot be read, nor can more
-    than 4,096 parts; both are counted as unread.
+    ``columns`` selects columns by name; by default every column that has values in any part. A
+    column that some parts lack, and more than 4,096 parts, cannot be read and count as unread.
     """
     rows = [dict(_values(part)) for part in parts[: _MAX_ROWS + 1]]
     names = columns or dict.fromkeys(name for row in rows for name in row)
@@ -99,37 +107,37 @@ def _has_rows(value: Any) -> bool:
 def observe(
     recorder: Recorder, boundary: str, batch: Any, *, ids: Any = None, groups: Any = None
 ) -> None:
-    """Record ``batch`` as it crosses ``boundary``; never raises, never waits for a device.
+    """Record ``batch`` at ``boundary``. Never raises and never waits for a device.
 
-    A batch is a mapping, a TensorDict, verl's DataProto, an object with fields, a tensor, or a list
-    of such samples. ``ids`` and ``groups`` (B,) say what the batch itself does not.
+    A batch is a mapping, a TensorDict, verl's DataProto, an object with fields, a tensor, or a
+    list of such samples. ``ids`` and ``groups``, of shape (B,), add columns that it lacks.
     """
     begin = meter.is_open and clock()
     step, now = recorder.step_now(), time.monotonic_ns()
-    place = str(boundary).replace("/", ".")[:64]
+    boundary = str(boundary).replace("/", ".")[:64]
 
     def write(rows: Iterable[tuple[str, str, float]]) -> None:
-        fields, crossing = list(rows), _next_crossing() & 0xFFFFFFFF
-        emit, names, count = recorder.emit, recorder.crossing_names, len(fields)
+        fields, number = list(rows), _next_batch() & 0xFFFFFFFF
+        emit, names, count = recorder.emit, recorder.ledger_names, len(fields)
         for field, column, value in fields:
-            name = names.get((place, column)) or _name_id(recorder, place, column)
-            emit(now, now, float(value), step, crossing, count, _FIELD[field], LEDGER, name)
+            name = names.get((boundary, column)) or _name_id(recorder, boundary, column)
+            emit(now, now, float(value), step, number, count, _FIELD[field], LEDGER, name)
 
-    def arrive(host: Any) -> None:
+    def write_fetched(host: Any) -> None:
         try:
-            _arrive(columns.values(), host)
+            _insert_fetched(columns.values(), host)
             write(_fields(columns, num_unread))
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
     try:
-        if not recorder.looks_at(step):
+        if not recorder.inspects_batches(step):
             write([("is_left_out", "", 1.0)])
         else:
             columns, num_unread = _read(batch, ids, groups)
             waiting = [c.sums for c in columns.values() if type(c.sums) is not list]
             if waiting:
-                recorder.fetch(sys.modules["torch"].cat(waiting), arrive)
+                recorder.fetch(sys.modules["torch"].cat(waiting), write_fetched)
             else:
                 write(_fields(columns, num_unread))
         if begin:
@@ -138,21 +146,21 @@ def observe(
         recorder.count_error()
 
 
-def _name_id(recorder: Recorder, place: str, column: str) -> int:
-    """Of "place/column"; 0 where the table of names is full, which is not stored."""
-    found = recorder.name_id(f"{place}/{column}"[:200])
-    if found and len(recorder.crossing_names) < MAX_NAMES:
-        recorder.crossing_names[place, column] = found
-    return found
+def _name_id(recorder: Recorder, boundary: str, column: str) -> int:
+    """Id of the name "boundary/column"; 0, which is not cached, if the name table is full."""
+    name_id = recorder.name_id(f"{boundary}/{column}"[:200])
+    if name_id and len(recorder.ledger_names) < MAX_NAMES:
+        recorder.ledger_names[boundary, column] = name_id
+    return name_id
 
 
 def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
-    """(columns by name, how many columns and lists could not be read in full)."""
+    """(columns by name, number of columns and lists that were not read completely)."""
     columns: dict[str, _Column] = {}
     masks: dict[str, Any] = {}
     num_unread = 0
-    known = itertools.chain(_values(batch), (("sample_ids", ids), ("group_ids", groups)))
-    for name, value in itertools.islice(known, _MAX_COLUMNS):
+    named = itertools.chain(_values(batch), (("sample_ids", ids), ("group_ids", groups)))
+    for name, value in itertools.islice(named, _MAX_COLUMNS):
         try:
             column = _column(name, value)
             if column is not None:
@@ -160,18 +168,18 @@ def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
                 num_unread += column.num_rows > _MAX_ROWS and column.is_list
                 if name in _MASKS and not isinstance(value, _Parts):
                     masks[name] = value
-        except Exception:  # noqa: BLE001 (one strange column must not hide the others)
+        except Exception:  # noqa: BLE001 (one unreadable column must not hide the others)
             num_unread += 1
     mask = _first(_MASKS, masks)
     if "attention_mask" in masks and mask != "attention_mask":
         width = columns[mask].widths
         if isinstance(width, int):
             columns[_TAIL] = _of_array(masks["attention_mask"][:, -width:], _MAX_MASK_ELEMENTS)
-    return columns, num_unread + sum(1 for _ in known)
+    return columns, num_unread + sum(1 for _ in named)
 
 
 def _values(batch: Any) -> Iterator[tuple[str, Any]]:
-    """(name, values of all rows); what a mapping holds one level down is "outer.inner"."""
+    """(name, values of all rows); a nested mapping gives names "outer.inner"."""
     for name, value in _items(batch):
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", column) for inner, column in value.items())
@@ -200,8 +208,8 @@ def _items(batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _column(name: str, value: Any) -> _Column | None:
-    """None for what is no column: a number, a text, None, what is said beside the rows."""
-    if type(value).__name__ == _BESIDE_ROWS:
+    """None for a value that is not a column: a number, a text, None, data about the batch."""
+    if type(value).__name__ == _NOT_A_COLUMN:
         return None
     limit = _MAX_MASK_ELEMENTS if name in _MASKS else _MAX_ELEMENTS
     if isinstance(value, _Parts):
@@ -214,7 +222,7 @@ def _column(name: str, value: Any) -> _Column | None:
 
 
 def _of_parts(parts: _Parts, limit: int) -> _Column:
-    """All parts as one column; ValueError for one that some parts lack, or for too many parts."""
+    """All parts as one column; ValueError if a part lacks the column or there are too many."""
     if len(parts) > _MAX_ROWS or not all(map(_has_rows, parts)):
         raise ValueError(len(parts))
     if isinstance(parts[0], (list, tuple)):
@@ -257,16 +265,17 @@ def _of_list(value: Any) -> _Column:
         sums: Any = [_row_sum(row) for row in rows[::stride]]
     except TypeError:  # objects of the job
         return _Column(type(rows[0]).__name__, len(value), widths, [], is_whole=False, is_list=True)
-    if any(hasattr(each, "detach") for each in sums):
-        sums = sys.modules["torch"].stack([each.detach().double() for each in sums])
+    if any(hasattr(row_sum, "detach") for row_sum in sums):
+        sums = sys.modules["torch"].stack([row_sum.detach().double() for row_sum in sums])
         sums = sums if _is_on_device(sums) else sums.tolist()
     return _Column(type(rows[0]).__name__, len(value), widths, sums, stride == 1, is_list=True)
 
 
 def _row_sums(value: Any) -> Any:
-    """(B,) float64 on the array's own device; torch adds floats in their own precision.
+    """(B,) float64 on the array's own device.
 
-    That is ten times as fast as in float64, and the same for the same row.
+    torch sums floats in their own precision: ten times as fast as in float64, and the same result
+    for the same row.
     """
     axes = tuple(range(1, value.ndim))
     if not hasattr(value, "detach"):
@@ -279,10 +288,10 @@ def _row_sums(value: Any) -> Any:
 
 
 def _row_sum(row: Any) -> Any:
-    """One number for a row of a Python list: its sum, or the checksum of a text's begin.
+    """One number for a row of a Python list: its sum, or a checksum of the start of a text.
 
-    TypeError for anything else: to ask an object for its text would run the job's own code, and
-    the text of a tensor waits for its device.
+    Raises TypeError for other objects: their ``str`` would run code of the job, and that of a
+    tensor would wait for its device.
     """
     if row is None or isinstance(row, (int, float)):
         return row or 0
@@ -297,8 +306,8 @@ def _row_sum(row: Any) -> Any:
     raise TypeError(type(row).__name__)
 
 
-def _arrive(columns: Iterable[_Column], host: Any) -> None:
-    """Put what came from a device, all columns in a row, where it belongs."""
+def _insert_fetched(columns: Iterable[_Column], host: Any) -> None:
+    """Store the row sums that arrived from a device, all columns in one array."""
     values = iter(host.tolist())
     for column in columns:
         if type(column.sums) is not list:
@@ -306,7 +315,7 @@ def _arrive(columns: Iterable[_Column], host: Any) -> None:
 
 
 def _fields(columns: dict[str, _Column], num_unread: int) -> Iterator[tuple[str, str, float]]:
-    """(field, column, value); the column is "" where the whole batch is meant."""
+    """(field, column, value); the column is "" for fields of the whole batch."""
     _leave_out_padding(columns)
     whole = {name: column.sums for name, column in columns.items() if column.is_whole}
     mask, groups = _first(_MASKS, whole), _first(_GROUPS, whole)
@@ -346,19 +355,22 @@ def _fields(columns: dict[str, _Column], num_unread: int) -> Iterator[tuple[str,
 
 def _leave_out_padding(columns: dict[str, _Column]) -> None:
     padding = columns.pop(_PADDING, None)
-    kept = [not is_padding for is_padding in padding.sums] if padding else [True]
-    for column in () if all(kept) else columns.values():
-        if len(column.sums) == len(kept):
-            column.sums, column.num_rows = list(itertools.compress(column.sums, kept)), sum(kept)
+    is_real = [not is_padding for is_padding in padding.sums] if padding else [True]
+    for column in () if all(is_real) else columns.values():
+        if len(column.sums) == len(is_real):
+            column.sums, column.num_rows = (
+                list(itertools.compress(column.sums, is_real)),
+                sum(is_real),
+            )
             if isinstance(column.widths, list):
-                column.widths = list(itertools.compress(column.widths, kept))
+                column.widths = list(itertools.compress(column.widths, is_real))
 
 
 def _misaligned(columns: dict[str, _Column], mask: str, num_rows: int) -> Iterator[tuple[str, int]]:
-    """(column, rows of it whose length breaks the token rule) for the columns that have a rule."""
+    """(column, rows whose length breaks the rule) for columns with a value per token or row."""
     widths: Any = columns[mask].widths if mask else None
     tokens = {n: c for n, c in columns.items() if _PER_TOKEN.search(n) and c.widths is not None}
-    # log-probs of S - 1 predicted tokens beside a mask of all S: ROLL's convention
+    # ROLL has log-probs of the S - 1 predicted tokens and a mask of all S tokens
     is_padded = isinstance(widths, int)
     if is_padded and tokens and all(c.widths == widths - 1 for c in tokens.values()):
         widths -= 1
@@ -379,11 +391,11 @@ def _is_on_device(value: Any) -> bool:
     return getattr(getattr(value, "device", None), "type", "cpu") != "cpu"
 
 
-def _first(names: Iterable[str], known: Mapping[str, Any]) -> str:
-    return next((name for name in names if name in known), "")
+def _first(names: Iterable[str], by_name: Mapping[str, Any]) -> str:
+    return next((name for name in names if name in by_name), "")
 
 
 def _mixed(rows: list[float]) -> list[int]:
-    """A hash for each row. Python's own are nearly linear, so that sums of them would cancel."""
+    """A hash for each row. Sums of Python's own hashes would cancel: they are nearly linear."""
     hashes = map(hash, zip(rows, strict=True))
-    return [each * each % LEDGER_MODULUS for each in hashes]
+    return [number * number % LEDGER_MODULUS for number in hashes]

@@ -1,10 +1,11 @@
-"""The guest of this process, from its first to its last moment: one object with one state.
+"""The guest of this process from start to end: one object with one state.
 
     off ──arm──▶ armed ──record──▶ recording ──withdraw──▶ leaving ──out──▶ gone
 
-``init`` and an agent that attaches begin from anywhere; ``shutdown`` ends anywhere. Only an armed
-guest creates the segment at the first record. A forked child of a recording process is armed and
-gets a segment of its own. What hooks into torch is told by the guest, and knows nothing of it.
+``init`` and an agent that attaches start recording from any state, and ``shutdown`` stops in any
+state. Only an armed guest creates the segment at the first record. A forked child of a recording
+process is armed and gets its own segment. The guest controls the hooks of torch, which do not know
+the guest.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from dfx_agent.shim import (
     identity,
     imports,
     patches,
+    permanent_state,
     recorder,
-    residue,
 )
 from dfx_agent.wire import Identity, default_directory
 from dfx_agent.wire.layout import STATE_DETACHED
@@ -35,11 +36,11 @@ if TYPE_CHECKING:  # loaded with torch: see _load_hooks
     from dfx_agent.shim.torch.hooks import TorchHooks
 
 State = Literal["off", "armed", "recording", "leaving", "gone"]
-# refuse: the folder cannot be used; withdraw: leave while the job goes on; out: the last hook is
-# out; fork: this is the child of a process that recorded
+# refuse: the folder cannot be used; withdraw: leave while the job continues; out: the last hook is
+# removed; fork: this process is a child of a process that recorded
 Event = Literal["arm", "record", "refuse", "withdraw", "out", "stop", "fork"]
 
-# from where an event leads where; from anywhere else it changes nothing
+# event -> (states in which it has an effect, state after it)
 _ANYWHERE: frozenset[State] = frozenset({"off", "armed", "recording", "leaving", "gone"})
 _LEADS: dict[Event, tuple[frozenset[State], State]] = {
     "arm": (frozenset({"off", "gone"}), "armed"),
@@ -52,64 +53,64 @@ _LEADS: dict[Event, tuple[frozenset[State], State]] = {
 }
 
 
-def following(state: State, event: Event) -> State:
+def next_state(state: State, event: Event) -> State:
     """The state after ``event``."""
     sources, target = _LEADS[event]
     return target if state in sources else state
 
 
 class Guest:
-    """State of the one guest of this process; nothing here raises into the job but ``begin``."""
+    """State of the one guest of this process. No method but ``begin`` raises into the job."""
 
     def __init__(self) -> None:
         self.state: State = "off"
-        self.visit: Any = None  # of an agent that brought us in, see attached.py
-        self.last_visit: Any = None  # whose last hooks are still to come out
-        self.unload: Callable[[], None] | None = None  # forgets modules that a visit brought
-        self.hooks: TorchHooks | None = None  # None until torch is there, or somebody watches
-        self._loops: Any = None  # who watches event loops, once asyncio is there
+        self.attachment: Any = None  # set while an agent is attached, see attached.py
+        self.last_attachment: Any = None  # detached, but its last hooks are not removed yet
+        self.unload: Callable[[], None] | None = None  # removes modules that an attach loaded
+        self.hooks: TorchHooks | None = None  # None until torch is loaded or a thread watches
+        self._loops: Any = None  # LoopMonitor, once asyncio is loaded
         self._lock = threading.RLock()
         self._is_refused = False
-        self._inherited: Identity | None = None  # who we are, where the parent of a fork knew it
+        self._inherited: Identity | None = None  # of the parent process, after a fork
         self._at_exit: Any = None
         self._finalizer: Any = None
 
     def arm(self) -> None:
-        """Record from the first record on: a process that has nothing to say gets no segment."""
+        """Wait for the first record: a process that records nothing gets no segment."""
         self._to("arm")
         imports.when_imported("torch", self.hook_torch)
         adapters.install()
 
-    def start(self, directory: str | None, **known: Any) -> bool:
-        """Create the segment, or update who we are; True when this process is observed."""
+    def start(self, directory: str | None, **fields: Any) -> bool:
+        """Create the segment, or update the identity; return whether the process is observed."""
         compiling.look_for_torch()
         with self._lock:
             try:
                 if recorder.current is not None:
-                    recorder.current.update_identity(identity.checked(known))
+                    recorder.current.update_identity(identity.checked(fields))
                 elif not self._is_refused:
-                    self._create(directory or default_directory(), identity.checked(known))
+                    self._create(directory or default_directory(), identity.checked(fields))
             except Exception as error:  # noqa: BLE001 (never into the job)
                 self._refuse(str(error) or type(error).__name__)
             return recorder.current is not None
 
-    def begin(self, directory: str, known: dict[str, Any]) -> None:
-        """``start`` for a guest that came by attach: what goes wrong is raised, not printed."""
+    def begin(self, directory: str, fields: dict[str, Any]) -> None:
+        """Start a guest that an agent attached; unlike ``start``, raise errors."""
         compiling.look_for_torch()
         with self._lock:
             if recorder.current is None:
-                self._create(directory, identity.checked(known))
+                self._create(directory, identity.checked(fields))
 
-    def withdraw(self, gone: Callable[[], None]) -> None:
-        """Close the segment and leave the interpreter as it was, while the job goes on.
+    def withdraw(self, on_gone: Callable[[], None]) -> None:
+        """Close the segment and restore the interpreter while the job continues.
 
-        Called in a thread of the guest; ``gone`` is called when the last hook is out, maybe later
-        and by the thread that trains, and never if an agent is back by then.
+        Called in a thread of the guest. ``on_gone`` is called when the last hook is removed, maybe
+        later and by the training thread. It is never called if an agent has attached again.
         """
         with self._lock:
             self._to("withdraw")
             writer, recorder.current = recorder.current, None
-            imports.forget()
+            imports.cancel_all()
             if self._loops is not None:
                 self._loops.stop()
             if self._at_exit is not None:
@@ -122,7 +123,7 @@ class Guest:
 
         def out() -> None:
             if self._to("out"):
-                gone()
+                on_gone()
 
         if self.hooks is None:
             patches.restore_all()
@@ -131,64 +132,64 @@ class Guest:
             self.hooks.withdraw(out)
 
     def stop(self) -> None:
-        """Close the segment in an orderly way and stay off."""
+        """Close the segment in an orderly way and record nothing more."""
         with self._lock:
             self._to("stop")
-            imports.forget()
+            imports.cancel_all()
             if self._loops is not None:
                 self._loops.stop()
             if self.hooks is not None:
                 self.hooks.remove()
             else:
-                patches.restore_all()  # adapters work without torch too
+                patches.restore_all()  # adapters also work without torch
             writer, recorder.current = recorder.current, None
             if writer is not None and writer.pid == os.getpid():
                 writer.finish()
 
     def hook_torch(self) -> None:
-        """In a process that has torch: only such a one pays for loading this."""
+        """Install the torch hooks; only a process with torch pays for loading them."""
         self._load_hooks().install()
 
     def watch(self) -> None:
-        """Start the guest's own thread, without torch too."""
+        """Start the guest's own thread, even without torch."""
         self._load_hooks().start_watch(always=True)
 
     def after_fork(self) -> None:
-        """The child gets a segment of its own, at its first record; the parent's is left alone."""
+        """Give a forked child its own segment at its first record; the parent's is not touched."""
         self._lock = threading.RLock()
-        residue.renew_lock()
+        permanent_state.renew_lock()
         self._loops = None
         writer, recorder.current = recorder.current, None
         if writer is None:
             return
         if self.hooks is not None:
             self.hooks.after_fork()
-        if self.visit is None:
+        if self.attachment is None:
             role = f"{writer.identity.role}_child"[:32]
             self._inherited = replace(writer.identity, role=role)
             self._to("fork")
-        else:  # the parent's: nobody would take it out of this child again
-            self.visit = None
+        else:  # the agent is attached to the parent: nobody would detach from this child
+            self.attachment = None
             if self.hooks is not None:
                 self.hooks.remove()
             self._to("stop")
-        writer.release()
+        writer.unmap()
 
     def _to(self, event: Event) -> bool:
-        """Whether ``event`` led to another state."""
-        before, self.state = self.state, following(self.state, event)
+        """Apply an event; return whether the state changed."""
+        before, self.state = self.state, next_state(self.state, event)
         recorder.start_late = self._start_late if self.state == "armed" else None
         return self.state != before
 
-    def _start_late(self, **known: Any) -> recorder.Recorder | None:
-        self.start(None, **known)
+    def _start_late(self, **fields: Any) -> recorder.Recorder | None:
+        self.start(None, **fields)
         return recorder.current
 
     def _create(self, directory: str, given: dict[str, Any]) -> None:
         who = self._inherited or identity.from_environment()
         recorder.current = recorder.Recorder(directory, replace(who, **given))
         self._to("record")
-        self._follow_the_process()
+        self._register_exit_and_fork()
         imports.when_imported("torch", self.hook_torch)
         adapters.install()
         adapters.report(recorder.current)
@@ -197,7 +198,7 @@ class Guest:
         imports.when_imported("asyncio", self._watch_loops)
 
     def _watch_loops(self) -> None:
-        """In a process that has asyncio, for as long as it records."""
+        """Monitor event loops, in a process that has asyncio, as long as it records."""
         from dfx_agent.shim.event_loops import LoopMonitor  # noqa: PLC0415 (asyncio's side)
 
         if recorder.current is not None:
@@ -207,17 +208,17 @@ class Guest:
     def _load_hooks(self) -> TorchHooks:
         from dfx_agent.shim.torch.hooks import torch_hooks  # noqa: PLC0415 (torch's side)
 
-        torch_hooks.look = self._look
+        torch_hooks.check = self._check_attachment
         self.hooks = torch_hooks
         return torch_hooks
 
-    def _look(self) -> None:
-        visit = self.visit
-        if visit is not None:
-            visit.look()
+    def _check_attachment(self) -> None:
+        attachment = self.attachment
+        if attachment is not None:
+            attachment.check()
 
     def _refuse(self, reason: str) -> None:
-        """Say once what is not done as asked; the job goes on."""
+        """Print once that the process cannot be observed; the job continues."""
         outcome = ""
         if recorder.current is None:
             self._is_refused = True
@@ -226,11 +227,11 @@ class Guest:
         line = " ".join(f"dfx-agent: {reason}{outcome}".split())
         print(line, file=sys.stderr)
 
-    def _follow_the_process(self) -> None:
-        """Its forks and its end."""
-        residue.follow_forks(__name__, after_fork.__name__)
+    def _register_exit_and_fork(self) -> None:
+        """Get called when this process forks or exits."""
+        permanent_state.follow_forks(__name__, after_fork.__name__)
         if self._at_exit is None or not self._at_exit.alive:
-            # and not atexit: that keeps a place for ever, also for what was unregistered
+            # not atexit, which retains its table entry even for an unregistered function
             self._at_exit = weakref.finalize(self, self.stop)
         # a forked multiprocessing child leaves by os._exit: only its own finalizers run
         multiprocessing = sys.modules.get("multiprocessing.process")
@@ -239,7 +240,7 @@ class Guest:
             self._finalizer = util.Finalize(None, self._end_child, exitpriority=0)
 
     def _end_child(self) -> None:
-        """A child of multiprocessing ends while its exception, if any, is being handled."""
+        """Stop in a child of multiprocessing, and record the exception that ends it, if any."""
         failures.note_in_flight()
         self.stop()
 
@@ -248,5 +249,5 @@ guest = Guest()
 
 
 def after_fork() -> None:
-    """In each forked child, by the one fork hook of this process."""
+    """Called in each forked child by the one fork hook of this process."""
     guest.after_fork()

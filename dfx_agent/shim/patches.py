@@ -1,8 +1,8 @@
-"""The only file that replaces attributes of somebody else's objects, and puts them back.
+"""The only file that replaces attributes of other packages' objects, and restores them.
 
-Each hook has a ``PatchSet``: what it replaced on which object, in order; ``restore`` goes back in
-reverse order. An attribute that somebody else has wrapped since is left alone: our wrapper stays
-below theirs, switched off for ever, and does nothing but call the original.
+Each hook has a ``PatchSet``, which lists what it replaced on which object. ``restore`` undoes the
+list in reverse order. If somebody else has wrapped an attribute since then, it is not restored: our
+wrapper stays below theirs, switched off, and only calls the original.
 """
 
 from __future__ import annotations
@@ -22,31 +22,28 @@ registry: dict[str, PatchSet] = {}
 
 
 class Switch:
-    """Asked by the wrappers of one installation; the next installation has its own.
+    """Turns the wrappers of one installation on and off; the next installation has its own."""
 
-    ``has_seen``: something of the job has come through; ``on_first`` is called when it first does.
-    """
-
-    __slots__ = ("has_seen", "is_on", "on_first")
+    __slots__ = ("is_on", "on_first_use", "was_used")
 
     def __init__(self) -> None:
         self.is_on = False
-        self.has_seen = False
-        self.on_first: Callable[[], None] | None = None
+        self.was_used = False  # whether a call of the job has come through a wrapper
+        self.on_first_use: Callable[[], None] | None = None
 
-    def see(self) -> None:
-        """Told by a wrapper through which something came; never raises."""
-        if not self.has_seen:
-            self.has_seen = True
-            if self.on_first is not None:
+    def mark_used(self) -> None:
+        """Called by wrappers; calls ``on_first_use`` at the first time. Never raises."""
+        if not self.was_used:
+            self.was_used = True
+            if self.on_first_use is not None:
                 with suppress(Exception):
-                    self.on_first()
+                    self.on_first_use()
 
 
 class PatchSet:
-    """Everything that one hook changes. ``state`` is absent when there was nothing to patch.
+    """Everything that one hook changes. ``state`` is "absent" if there was nothing to patch.
 
-    An optional one is not spoken of unless it was asked for.
+    An optional hook is reported only if it is enabled explicitly.
     """
 
     def __init__(self, name: str, *, is_optional: bool = False) -> None:
@@ -59,11 +56,11 @@ class PatchSet:
 
     @property
     def is_active(self) -> bool:
-        """Whether it records: installed, and not given up since."""
+        """Whether the hook records: it is installed and not suspended."""
         return self.switch.is_on
 
     def install(self, change: Callable[[PatchSet], None]) -> None:
-        """Apply ``change``; whatever goes wrong is taken back and never reaches the job."""
+        """Run ``change(self)``; if it fails, undo it and do not raise into the job."""
         if self._undo or self.name in disabled():
             return
         self.switch = Switch()
@@ -77,12 +74,11 @@ class PatchSet:
         self.state = "active" if self._undo else "absent"
 
     def replace(self, owner: Any, name: str, make: Callable[[Any, Switch], Any]) -> None:
-        """``owner.name = make(owner.name, switch)``; passed over where there is no such attribute.
+        """Set ``owner.name = make(owner.name, switch)``, if there is such a function.
 
-        Passed over, too, where it is a static or class method or a property, an inherited one as
-        well: a function in its place would be called with other arguments. The raw entry of
-        ``__dict__`` is kept: what ``getattr`` gives for a method of a pybind11 class cannot be put
-        back (it has lost ``self``).
+        Static and class methods and properties, own or inherited, are not replaced: a function in
+        their place would get other arguments. ``restore`` sets the raw entry of ``__dict__``,
+        because ``getattr`` of a pybind11 class returns a method that has lost ``self``.
         """
         current: Any = getattr(owner, name, _MISSING)
         if current is _MISSING or _is_no_function(owner, name):
@@ -94,21 +90,21 @@ class PatchSet:
         self.on_restore(lambda: _put_back(owner, name, replacement, raw))
 
     def on_restore(self, undo: Callable[[], None]) -> None:
-        """Run ``undo`` when the hook is taken back (the handle of an official hook, say)."""
+        """Run ``undo`` when the hook is restored, such as removing the handle of a torch hook."""
         self._undo.append(undo)
 
     def suspend(self) -> None:
-        """Do nothing from now on; what was changed stays until ``restore``. Safe in any thread."""
+        """Stop recording; changes stay in place until ``restore``. Safe in any thread."""
         self.switch.is_on = False
         self.state = "off"
 
     def resume(self, state: State) -> None:
-        """Go on as before ``suspend``, in the state of then."""
+        """Continue after ``suspend``, in the state before it."""
         self.switch.is_on = state == "active"
         self.state = state
 
     def restore(self) -> None:
-        """Everything as it was, last change first."""
+        """Undo all changes, the last one first."""
         self.switch.is_on = False
         self.state = "off"
         while self._undo:
@@ -119,20 +115,20 @@ class PatchSet:
 
 
 def restore_all() -> None:
-    """Take back every hook, the newest first."""
+    """Restore every hook, the latest first."""
     for patches in reversed(registry.values()):
         patches.restore()
 
 
 def disabled() -> frozenset[str]:
-    """Names of the hooks that must stay out."""
+    """Names of hooks that must not be installed."""
     names = variables.DISABLE_HOOKS.value()
     return frozenset(registry) if "all" in names else names
 
 
 def _is_no_function(owner: Any, name: str) -> bool:
     family = getattr(owner, "__mro__", (owner,))
-    found = next((vars(each)[name] for each in family if name in vars(each)), None)
+    found = next((vars(owner)[name] for owner in family if name in vars(owner)), None)
     return isinstance(found, staticmethod | classmethod | property)
 
 

@@ -1,11 +1,12 @@
 """The one path on which anything is recorded: spans, scalars, counts, steps.
 
-Two rules hold everywhere: nothing here raises into the job (an error is counted in the header), and
-nothing here locks, logs or enters the kernel per record. The one lock guards the name table and is
-taken once per new name.
+Nothing in this file raises into the job; an error is counted in the segment. No record takes a
+lock, writes to a log or makes a system call. The one lock protects the name table and is taken once
+per new name.
 
-Step state has two places. ``set_step`` writes the context variable and the process-wide value: a
-task keeps the step it was created in, a thread without a context of its own sees the newest.
+The current step is stored twice. ``set_step`` sets the context variable and the value of the
+process. A task retains the step in which it was created. A thread without a context of its own uses
+the latest step of the process.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _ident = threading.get_ident
 
 
 class _Thread(threading.local):
-    """Native id of the calling thread, asked once per thread."""
+    """Native id of the calling thread, requested once per thread."""
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()
@@ -92,35 +93,35 @@ class Recorder:
         self.leave = segment.inflight.leave
         self.end_span = segment.end_span
         self._names: dict[str, int] = {}
-        self.crossing_names: dict[tuple[str, str], int] = {}  # (boundary, column) of the ledger
-        self._failures: set[int] = set()  # places that are not written again
+        self.ledger_names: dict[tuple[str, str], int] = {}  # (boundary, column) -> name id
+        self._failures: set[int] = set()  # slots that are not written again
         self._name_lock = threading.RLock()
         self._naming = 0
         self._thread = _Thread()
-        # asked far more often than any other: a thread-local costs five times as much in a job
+        # the main thread is requested most: a thread-local costs five times as much in a job
         main = threading.main_thread()
         self.main_ident = main.ident if main.native_id == self.pid else None
-        self.main_id = self.pid  # as the kernel numbers the first thread
+        self.main_id = self.pid  # native id of the first thread
         self.next_span = itertools.count(1).__next__
         self.process_step = NO_STEP
         self.is_attached = self.has_explicit_steps = False
-        self.has_own_steps = False  # the job's; adapters give way to it, hooks to both
+        self.has_own_steps = False  # whether the job calls set_step: adapters and hooks do not then
         self._next_clock_pair_ns = _now() + _CLOCK_PAIR_EVERY_NS
-        self._looks_at_every_step = variables.LEDGER_EVERY_STEP.value()
-        self.stride = 1  # values and batches are read in every so many steps: 1, 2, 4, ...
-        self.work_stride = 1  # FLOPs are counted in every so many
-        # constant within a step: else a part of its loss would be reported
+        self._inspects_every_step = variables.LEDGER_EVERY_STEP.value()
+        self.stride = 1  # values and batches are read in every stride-th step: 1, 2, 4, ...
+        self.work_stride = 1  # the same for counting FLOPs
+        # constant within a step: else only a part of the step's loss would be reported
         self.reads_values = self.counts_work = True
-        self._step_begin_ns = self._step_ns = 0  # _step_ns: how long a step takes, 0 not known
-        # added to without a record, and told as counts at the end of the step; by (name, thread):
-        # one writer each, so that no addition is lost
+        self._step_begin_ns = self._step_ns = 0  # _step_ns: duration of a step, 0 unknown
+        # totals that are added up without a record, and written as counts at the end of the step.
+        # Keys are (name, thread): with one writer per key, no addition is lost
         self.work: dict[tuple[str, int], float] = {}
-        self._work_told: dict[tuple[str, int], float] = {}
-        self.on_stage: Callable[[str], None] | None = None  # where models are still to be met
+        self._work_written: dict[tuple[str, int], float] = {}
+        self.on_stage: Callable[[str], None] | None = None  # set while models are still unknown
         self._bind(segment.write_buffer)
 
     def _bind(self, write_buffer: WriteBuffer) -> None:
-        """What writes, as functions of their own: see span_writer.py."""
+        """Create the functions that write records, see span_writer.py."""
         self.open, self.close = (
             make_open(self, write_buffer, self._names),
             make_close(self, write_buffer),
@@ -130,14 +131,14 @@ class Recorder:
         self._deferred = DeferredScalars(self.scalar)
 
     def scalars(self, values: Mapping[str, Any], step: int | None) -> None:
-        """Several at once; what is not one number is passed over: trackers get texts and arrays."""
+        """Write several scalars; entries that are not one number (texts, arrays) are ignored."""
         begin = meter.is_open and clock()
         try:
             at = self.step_now() if step is None else step
-            emit, known, now = self.emit, self._names, _now()
+            emit, names, now = self.emit, self._names, _now()
             for name, value in values.items():
-                if type(value) is float and name in known:
-                    emit(now, now, value, at, 0, 0, 0, SCALAR, known[name])
+                if type(value) is float and name in names:
+                    emit(now, now, value, at, 0, 0, 0, SCALAR, names[name])
                 elif _is_number(value):
                     self.scalar(name, value, step)
             if begin:
@@ -160,46 +161,46 @@ class Recorder:
         return None if self.process_step == NO_STEP else self.process_step
 
     def float_of(self, kind: int, name: str, value: Any, step: int) -> float | None:
-        """None of a scalar on a device: it is written when its event has completed.
+        """The value as a float; None if it is on a device and will be written later.
 
-        TypeError of any other number on a device, which would have to be waited for.
+        Raises TypeError for a number on a device that is not a scalar, which would block.
         """
-        if self._deferred.takes(value):
+        if self._deferred.is_on_device(value):
             if kind != SCALAR:
                 raise TypeError("a number on a device")
             self._deferred.add(name, value, step)
             return None
-        # float() of a tensor that has a graph is a warning in the job's output
+        # not float(tensor), which prints a warning if the tensor has a graph
         return float(value.item() if hasattr(value, "item") else value)
 
     def count_unlisted(self) -> None:
-        """A span has no slot in the table of open spans."""
+        """Count a span that has no slot in the table of open spans."""
         self._segment.add_to_word(INFLIGHT_DROPPED_OFFSET)
 
     def step_now(self) -> int:
-        """The step of this context, else of the process; NO_STEP before the first."""
+        """The step of this context, else of the process; NO_STEP before the first step."""
         step = step_of_context.get()
         return self.process_step if step is None else step
 
-    def looks_at(self, step: int) -> bool:
-        """Whether batches of this step are checked: in at most 4 to 8 steps a second.
+    def inspects_batches(self, step: int) -> bool:
+        """Whether batches of this step are inspected: at most 4 to 8 steps a second.
 
-        Every 2nd, 4th, 8th ... step, by its number: ranks that disagree on how long a step takes
-        still have steps in common.
+        Short steps are inspected if their number is a multiple of 2, 4, 8 ... Ranks that measure
+        different step durations therefore still have steps in common.
         """
-        if step == NO_STEP or self._looks_at_every_step:
+        if step == NO_STEP or self._inspects_every_step:
             return True
         stride = self.stride
         while 0 < stride * self._step_ns < _LOOK_EVERY_NS:
             stride *= 2
         return step % stride == 0
 
-    def fetch(self, value: Any, take: Callable[[Any], None]) -> None:
-        """Give ``take`` a copy of a small device tensor on the host, some steps later."""
-        self._deferred.fetch(value, take)
+    def fetch(self, value: Any, receive: Callable[[Any], None]) -> None:
+        """Call ``receive`` some steps later with a host copy of a small device tensor."""
+        self._deferred.fetch(value, receive)
 
     def set_step(self, step: int) -> None:
-        """Begin a step: the window of the one before ends here."""
+        """Start a step that the job or an adapter has numbered; the previous step ends."""
         begin = meter.is_open and clock()
         self.has_explicit_steps = True
         self.begin_step(step)
@@ -207,13 +208,13 @@ class Recorder:
             meter.spent_ns += clock() - begin
 
     def begin_step(self, step: int, kind: int = STEP) -> None:
-        """The same for hooks, which give way to a job that counts its steps itself."""
+        """Start a step for hooks, which do nothing if the job numbers its steps itself."""
         try:
-            if self._deferred.takes(step) or not 0 <= step <= _LARGEST_STEP:
+            if self._deferred.is_on_device(step) or not 0 <= step <= _LARGEST_STEP:
                 self.count_error()
                 return
             if self.work or self.num_samples:
-                self._tell_work()
+                self._write_work()
             now = _now()
             self.emit(now, now, _thread_time(), step, 0, 0, self.thread_id(), kind, 0)
             if self._step_begin_ns:
@@ -240,15 +241,15 @@ class Recorder:
         self.write(GAUGE, name, value)
 
     def group(self, name: str, num_enqueued: int, num_completed: int | None) -> None:
-        """Where a process group stands now."""
+        """Record the state of a process group."""
         now = _now()
         completed = -1.0 if num_completed is None else float(num_completed)
         self.emit(now, now, completed, num_enqueued, 0, 0, 0, GROUP, self.name_id(name))
 
-    def say(self, text: str) -> None:
-        """Put it into the name table, which nothing overwrites; a full table counts what it drops.
+    def add_description(self, text: str) -> None:
+        """Add a text to the name table, which is never overwritten; a full table counts the loss.
 
-        Not for the hot path: it takes the lock of the names.
+        Not for the hot path: it takes the lock of the name table.
         """
         with self._name_lock:
             self._naming = _ident()
@@ -262,9 +263,9 @@ class Recorder:
         return self._names.get(name) or self._name_id(name)
 
     def name_of(self, name_id: int) -> str:
-        """The name of an id, "" of 0; not for the hot path."""
+        """The name of an id, "" for 0. Not for the hot path."""
         names = self._names.copy().items()
-        return next((name for name, known in names if known == name_id), "")
+        return next((name for name, number in names if number == name_id), "")
 
     def thread_id(self) -> int:
         """Native id of the calling thread."""
@@ -275,62 +276,62 @@ class Recorder:
         return self._segment.num_written(), self.num_spans()
 
     def num_spans(self) -> int:
-        """Since the segment was created; each such question counts as one."""
+        """Spans since the segment was created. Each call uses up one number itself."""
         return self.next_span() - 1
 
-    def open_now(self) -> tuple[int | None, str]:
-        """(begin ns of what was opened last, name of the stage opened last), of all threads.
+    def latest_open(self) -> tuple[int | None, str]:
+        """(begin ns of the latest open span, name of the latest open stage), over all threads.
 
-        But for calls of a server: who makes one after another need not go on.
+        Waits for a server are excluded: a process may make one after another and be stuck.
         """
         calls = self._names.get(REMOTE_WAIT)
         rows = [row for row in self._segment.open_spans() if row[9] != calls]
-        newest = max(rows, key=lambda row: row[1], default=None)
+        latest = max(rows, key=lambda row: row[1], default=None)
         stages = [row for row in rows if row[8] & KIND_MASK == STAGE]
         stage = max(stages, key=lambda row: row[1], default=None)
-        return newest[1] if newest else None, self.name_of(stage[9] if stage else 0)
+        return latest[1] if latest else None, self.name_of(stage[9] if stage else 0)
 
     def open_rows(self) -> list[tuple[Any, ...]]:
-        """Spans that are open now, of all threads."""
+        """Records of the spans that are open now, of all threads."""
         return list(self._segment.open_spans())
 
     def update_identity(self, given: dict[str, Any]) -> None:
-        """Take over fields that ``identity.checked`` has passed."""
+        """Set fields that ``identity.checked`` has validated."""
         if given:
             self.identity = replace(self.identity, **given)
             self._segment.write_identity(self.identity)
 
     def count_error(self) -> None:
-        """Something went wrong inside the guest; the agent shows the number."""
+        """Count an error inside the guest; the agent shows the number."""
         segment = self._segment
         if segment is not None:
             segment.add_to_word(GUEST_ERRORS_OFFSET)
 
-    def note_failure(self, place: int, failure: Failure) -> None:
-        """An uncaught exception: of threads the first, which may have caused the others."""
+    def note_failure(self, slot: int, failure: Failure) -> None:
+        """Store an uncaught exception; of threads only the first, which may have caused others."""
         segment = self._segment
-        if segment is not None and place not in self._failures:
-            if place == THREAD_FAILURE:
-                self._failures.add(place)
-            segment.write_failure(place, failure)
+        if segment is not None and slot not in self._failures:
+            if slot == THREAD_FAILURE:
+                self._failures.add(slot)
+            segment.write_failure(slot, failure)
 
     def finish(self, state: int = STATE_CLOSED) -> None:
-        """Orderly end: what is deferred is written if it is ready, then the segment closes."""
+        """Write deferred values that are ready, then close the segment in an orderly way."""
         try:
-            self._tell_work()
+            self._write_work()
             self._deferred.flush()
         except Exception:  # noqa: BLE001 (a device that has failed answers with an error)
             self.count_error()
         self._segment.finish(state)
 
-    def release(self) -> None:
-        """Unmap without a word to the agent."""
+    def unmap(self) -> None:
+        """Unmap the segment without marking it as closed."""
         self._segment.close()
 
     def retire(self) -> None:
-        """Let the memory go while the job goes on: some thread's context may keep us for ever.
+        """Release the memory while the job continues and some context still refers to this object.
 
-        A thread that is recording right now ends that record; what comes later goes nowhere.
+        A thread that is recording right now finishes that record; later records are dropped.
         """
         self.emit = self.leave = self.end_span = self.close = self.write = self.scalar = _nowhere
         self.enter, self.open = _no_slot, _no_span
@@ -339,17 +340,17 @@ class Recorder:
         self._segment = None
 
     def _note_duration(self, step_ns: int) -> None:
-        """Mean over about eight steps; a long pause counts as twice a usual step."""
-        known = self._step_ns or step_ns
-        self._step_ns = max(1, known + (min(step_ns, 2 * known) - known) // 8)
+        """Update the mean over about eight steps; a long pause counts as at most twice the mean."""
+        mean = self._step_ns or step_ns
+        self._step_ns = max(1, mean + (min(step_ns, 2 * mean) - mean) // 8)
 
-    def _tell_work(self) -> None:
-        """What came since the step before, as counts of the step that ends."""
+    def _write_work(self) -> None:
+        """Write what was added up since the last step, as counts of the step that ends."""
         now = _now()
         for key, total in self.work.copy().items():
-            amount = total - self._work_told.get(key, 0.0)
+            amount = total - self._work_written.get(key, 0.0)
             if amount:
-                self._work_told[key] = total
+                self._work_written[key] = total
                 name_id = self._names.get(key[0]) or self._name_id(key[0])
                 self.emit(now, now, amount, self.process_step, 0, 0, 0, COUNT, name_id)
         if self.num_samples:
@@ -358,31 +359,31 @@ class Recorder:
             self.emit(now, now, num_samples, self.process_step, 0, 0, 0, COUNT, name_id)
 
     def _name_id(self, name: str) -> int:
-        """0 when the table is full, or when a signal handler interrupts the naming of another."""
+        """Id of a new name; 0 if the table is full, or in a signal handler that interrupts this."""
         if self._naming == _ident():
             self.count_error()
             return 0
         with self._name_lock:
             self._naming = _ident()
             try:
-                known = self._names.get(name)
-                if known is None:
-                    known = self._segment.add_name(str(name))
-                    if known:
-                        self._names[name] = known
-                return known
+                name_id = self._names.get(name)
+                if name_id is None:
+                    name_id = self._segment.add_name(str(name))
+                    if name_id:
+                        self._names[name] = name_id
+                return name_id
             finally:
                 self._naming = 0
 
 
-def forget_context() -> None:
-    """In this thread no span is open and no step known: one that is left keeps its recorder."""
+def clear_context() -> None:
+    """Clear the open span and the step of this context, which would hold their recorder alive."""
     innermost.set(None)
     step_of_context.set(None)
 
 
 def _nowhere(*_record: Any) -> None:
-    """Of a recorder that is retired."""
+    """Replaces the functions of a recorder that is retired."""
 
 
 def _no_slot(*_span: Any) -> int:
@@ -398,23 +399,23 @@ def _is_number(value: Any) -> bool:
         return True
     try:
         return hasattr(value, "__float__") and math.prod(getattr(value, "shape", ())) == 1
-    except Exception:  # noqa: BLE001 (a stranger's object)
+    except Exception:  # noqa: BLE001 (any object of the job)
         return False
 
 
 current: Recorder | None = None
-# what creates the recorder at the first record, when we are preloaded; None otherwise
+# creates the recorder at the first record, if the guest is armed; None otherwise
 start_late: Callable[..., Recorder | None] | None = None
 
 
 def active() -> Recorder | None:
-    """The recorder, created now if the process was only armed; None when not observed."""
+    """The recorder, created now if the process was only armed; None if it is not observed."""
     if current is None and start_late is not None:
         return start_late()
     return current
 
 
 def count_error() -> None:
-    """Something went wrong in a hook."""
+    """Count an error in a hook."""
     if current is not None:
         current.count_error()

@@ -1,11 +1,11 @@
-"""Which event loops run in this process, without a hook in any of them.
+"""Finds the event loops that run in this process, without a hook in any of them.
 
-asyncio's own loops are seen in the frames of their threads, as is whatever ``asyncio.run`` runs. A
-loop written in C (uvloop) that runs by itself, as in Ray's actors, has no frame: its tasks name it,
-so it is found while it has one.
+asyncio's own loops, and whatever ``asyncio.run`` runs, appear in the frames of their threads. A
+loop written in C (uvloop) that is run directly, as in Ray's actors, has no frame. Such a loop is
+found through its tasks, while it has any.
 
-Frames come from frames.py. Not from ``faulthandler``, as in stacks.py: it enters the kernel for
-every word, and shows 100 threads.
+The frames come from frames.py. ``faulthandler``, as in stacks.py, is not an option: it makes a
+system call for every word and shows at most 100 threads.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from dfx_agent.shim.frames import MAX_FRAMES, frames_of, threads_now
 
 _MAX_TASKS = 4096
-_MAX_THREADS = 128  # the newest, and as many of the oldest
+_MAX_THREADS = 128  # the latest, and as many of the oldest
 _WITHOUT_FRAMES = ("uvloop", "rloop", "winloop")
 
 
 def running_loops() -> list[tuple[Any, int | None]]:
-    """(loop, its thread) of every event loop that runs now; None: see ``thread_of``."""
+    """(loop, its thread) of every running event loop; for thread None see ``thread_of``."""
     owners = _owners()
     found: dict[int, tuple[Any, int | None]] = {}
     threads = threads_now()
@@ -39,7 +39,7 @@ def running_loops() -> list[tuple[Any, int | None]]:
 
 
 def thread_of(loop: Any) -> tuple[int | None, int | None]:
-    """(thread that runs a task of this loop now, frames under it); None, None where none does."""
+    """(thread that runs a task of this loop now, frames below the task); (None, None) if none."""
     try:
         task = sys.modules["asyncio"].current_task(loop)
         wanted = getattr(task.get_coro(), "cr_frame", None) if task is not None else None
@@ -55,7 +55,7 @@ def thread_of(loop: Any) -> tuple[int | None, int | None]:
 
 
 def depth(frame: FrameType | None) -> int:
-    """How many frames there are from this one of the caller's thread down, at most 200."""
+    """Number of frames from this one down to the bottom of the stack, at most 200."""
     number = 0
     while frame is not None and number < MAX_FRAMES:
         frame, number = frame.f_back, number + 1
@@ -63,7 +63,7 @@ def depth(frame: FrameType | None) -> int:
 
 
 def _owners() -> dict[CodeType, str]:
-    """Code that runs a loop -> its variable that is the loop, or has it."""
+    """Code that runs a loop -> its local variable that is or contains the loop."""
     base: Any = sys.modules.get("asyncio.base_events")
     runners: Any = sys.modules.get("asyncio.runners")
     owners: dict[CodeType, str] = {}
@@ -88,11 +88,11 @@ def _loop_of(ident: int, owners: dict[CodeType, str]) -> Any:
 
 
 def _loops_of_tasks() -> list[Any]:
-    """A weak set has all tasks; from Python 3.12 on it has another name."""
+    """Running loops of all tasks; asyncio's set of tasks has a new name since Python 3.12."""
     tasks: Any = sys.modules.get("asyncio.tasks")
-    known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", None)
+    all_tasks: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", None)
     found: dict[int, Any] = {}
-    for reference in islice(list(getattr(known, "data", ())), _MAX_TASKS):
+    for reference in islice(list(getattr(all_tasks, "data", ())), _MAX_TASKS):
         task = reference()
         loop = task.get_loop() if task is not None else None
         if loop is not None and loop.is_running():

@@ -1,10 +1,10 @@
-"""What writes a span or a number, each as one function with all that it touches at hand.
+"""Functions that write a span or a number, each in one piece with all data at hand.
 
-Between two of our calls a job runs through all its memory: each Python function and each object
-that a call touches is fetched from memory anew, 1 to 2 us a function (docs/benchmarks.md). So the
-layers below ``Recorder`` are joined here, and nowhere else.
+Between two calls of the guest a job uses all its memory, so every Python function and object that a
+call touches has left the CPU caches: 1 to 2 us per function (docs/benchmarks.md). Therefore the
+layers below ``Recorder`` are joined in this file, and in no other.
 
-Nothing here raises into the job, locks, logs or enters the kernel.
+Nothing in this file raises into the job, takes a lock, writes to a log or makes a system call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from dfx_agent.shim import residue
+from dfx_agent.shim import permanent_state
 from dfx_agent.wire.layout import WORD
 from dfx_agent.wire.records import FAILED, RECORD, STAGE
 from dfx_agent.wire.ring import WriteBuffer
@@ -23,11 +23,11 @@ from dfx_agent.wire.ring import WriteBuffer
 if TYPE_CHECKING:
     from dfx_agent.shim.recorder import Recorder
 
-# recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer one
+# recorder, Span object, id, begin, name id, kind, step, parent, slot (0 none), thread, outer span
 OpenSpan = tuple["Recorder", Any, int, int, int, int, int, int, int, int, Any]
 
-innermost: ContextVar[OpenSpan | None] = residue.context_variable("dfx_span")
-step_of_context: ContextVar[int | None] = residue.context_variable("dfx_step")
+innermost: ContextVar[OpenSpan | None] = permanent_state.context_variable("dfx_span")
+step_of_context: ContextVar[int | None] = permanent_state.context_variable("dfx_step")
 
 Open = Callable[[Any, str, int], OpenSpan | None]
 Close = Callable[[OpenSpan, type[BaseException] | None], None]
@@ -35,7 +35,7 @@ Write = Callable[..., None]
 
 
 def make_open(recorder: Recorder, write_buffer: WriteBuffer, names: dict[str, int]) -> Open:
-    """``open(owner, name, kind)``: begin a span in this context; None when that failed."""
+    """Return ``open(owner, name, kind)``, which begins a span in this context; None on failure."""
     pack_into, buffer, pop = RECORD.pack_into, write_buffer.buffer, write_buffer.free_slots.pop
     outer_of_context, set_innermost, step_now = innermost.get, innermost.set, step_of_context.get
     next_span, now, ident = recorder.next_span, time.monotonic_ns, threading.get_ident
@@ -75,7 +75,7 @@ def make_open(recorder: Recorder, write_buffer: WriteBuffer, names: dict[str, in
 
 
 def make_close(recorder: Recorder, write_buffer: WriteBuffer) -> Close:
-    """``close(opened, failure)``: write the record of a span, and clear its slot."""
+    """Return ``close(opened, failure)``, which writes the record of a span and clears its slot."""
     pack_into, clear, buffer, push = (
         RECORD.pack_into, WORD.pack_into, write_buffer.buffer, write_buffer.free_slots.append
     )  # fmt: skip
@@ -110,7 +110,7 @@ def make_close(recorder: Recorder, write_buffer: WriteBuffer) -> Close:
 
 
 def make_write(recorder: Recorder, write_buffer: WriteBuffer, names: dict[str, int]) -> Write:
-    """``write(kind, name, value, step=None)``: a number; without a step that of this context."""
+    """Return ``write(kind, name, value, step=None)``; the default is the step of the context."""
     pack_into, buffer, offset, mask = (
         RECORD.pack_into,
         write_buffer.buffer,

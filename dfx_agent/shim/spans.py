@@ -1,4 +1,4 @@
-"""Stages and waits: context managers that also decorate functions, coroutines and generators."""
+"""``stage`` and ``wait``: context managers that also decorate functions and generators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dfx_agent.shim import compiling, held_memory, meter, recorder
+from dfx_agent.shim import compiling, memory_points, meter, recorder
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.span_writer import OpenSpan, innermost
 from dfx_agent.wire.records import STAGE, WAIT
@@ -16,9 +16,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Span:
-    """One named stretch of time, keyed by context: threads and tasks never mix.
+    """One named period of time. Spans belong to a context: threads and tasks never mix.
 
-    The object may be entered again, also while it is open and from several tasks or threads.
+    The object can be entered again, even while it is open and from several tasks or threads.
     """
 
     __slots__ = ("_last", "_name", "_num_open")
@@ -67,14 +67,14 @@ class Span:
                 meter.spent_ns += clock() - begin
 
     def _find(self, opened: OpenSpan | None) -> OpenSpan | None:
-        """Ours below spans that are still open, or one that another context opened."""
+        """This span below spans that are still open, or as another context opened it."""
         while opened is not None and opened[1] is not self:
             opened = opened[-1]
         found, self._last = opened or self._last, None
         return found
 
     def __call__(self, function: F) -> F:
-        """Decorate: every call is a span; a generator has one each time its body runs."""
+        """Decorate a function: every call is a span. A generator has a span per resumption."""
         import inspect  # noqa: PLC0415 (10 ms that only a decorator pays)
 
         if inspect.isasyncgenfunction(function):
@@ -147,9 +147,18 @@ class Span:
 
 
 class stage(Span):  # noqa: N801 (read as a verb: with dfx.stage("rollout"))
-    """A stage of the step (rollout, reward, old_logprob, ..., actor_update, weight_sync).
+    """A stage of the step, such as "rollout", "reward", "actor_update" or "weight_sync".
 
-    One that is called "onload" or "offload" also tells what is held before and after it.
+    A stage that is called "onload" or "offload" also records the memory before and after it.
+
+    >>> import dfx_agent.shim as dfx
+    >>> with dfx.stage("rollout"):
+    ...     samples = ["a", "b"]
+    >>> @dfx.stage("reward")
+    ... def score(sample: str) -> float:
+    ...     return float(sample == "a")
+    >>> [score(sample) for sample in samples]
+    [1.0, 0.0]
     """
 
     __slots__ = ()
@@ -162,13 +171,13 @@ class stage(Span):  # noqa: N801 (read as a verb: with dfx.stage("rollout"))
 
 
 class Onloading(stage):
-    """Brings states to a device."""
+    """A stage that moves model states to a device; it records the memory before and after."""
 
     __slots__ = ()
     _move = "onload"
 
     def __enter__(self) -> Span:
-        tell_held(held_memory.POINTS[self._move][0], self._name)
+        record_memory(memory_points.POINTS[self._move][0], self._name)
         return super().__enter__()
 
     def __exit__(
@@ -179,11 +188,11 @@ class Onloading(stage):
     ) -> None:
         super().__exit__(exc_type, exc, traceback)
         if exc_type is None:
-            tell_held(held_memory.POINTS[self._move][1], self._name)
+            record_memory(memory_points.POINTS[self._move][1], self._name)
 
 
 class Offloading(Onloading):
-    """Takes them off it."""
+    """A stage that moves model states off a device; it records the memory before and after."""
 
     __slots__ = ()
     _move = "offload"
@@ -192,8 +201,8 @@ class Offloading(Onloading):
 _MOVING: dict[str, type[stage]] = {"onload": Onloading, "offload": Offloading}
 
 
-def tell_held(point: str, name: str) -> None:
-    """What is held now, at a point of the stage around; of ``name`` where there is none."""
+def record_memory(point: str, name: str) -> None:
+    """Record the memory at a point of the stage that is open, or of ``name`` if none is open."""
     writer = recorder.current
     if writer is None or compiling.is_compiling():
         return
@@ -202,13 +211,18 @@ def tell_held(point: str, name: str) -> None:
         while opened is not None and (opened[5] != STAGE or not opened[1]._num_open):  # noqa: SLF001
             opened = opened[-1]
         stage = name if opened is None else opened[0].name_of(opened[4])
-        held_memory.tell_held(writer.gauge, point, stage)
+        memory_points.record_memory(writer.gauge, point, stage)
     except Exception:  # noqa: BLE001 (never into the job)
         writer.count_error()
 
 
 class wait(Span):  # noqa: N801
-    """A wait (collector, replay_batch, barrier, collective, queue, ...): no work is done inside."""
+    """A period in which this process only waits, such as "collector", "barrier" or "queue".
+
+    >>> import dfx_agent.shim as dfx
+    >>> with dfx.wait("barrier"):
+    ...     pass
+    """
 
     __slots__ = ()
     _kind = WAIT

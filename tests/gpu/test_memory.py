@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
 
-from dfx_agent.shim.held_memory import tell_held  # noqa: E402 (after the visible skip)
+from dfx_agent.shim.memory_points import record_memory  # noqa: E402 (after the visible skip)
 from dfx_agent.shim.torch.memory import MemorySampler  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -49,11 +49,11 @@ def test_allocated_memory_is_what_torch_says_and_its_peak_is_left_alone():
 def test_what_offloading_gives_back_is_what_torch_says():
     kept = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda:0")
     gauges: dict[str, float] = {}
-    tell_held(gauges.__setitem__, "end/onload", "offload")
+    record_memory(gauges.__setitem__, "end/onload", "offload")
     before = torch.cuda.memory_allocated(0)
     del kept
     torch.cuda.empty_cache()
-    tell_held(gauges.__setitem__, "end/offload", "offload")
+    record_memory(gauges.__setitem__, "end/offload", "offload")
     at = "memory/at/{}/{}_bytes/offload@cuda:0"
     assert gauges[at.format("end/onload", "allocated")] == before >= 256 * MIB
     assert gauges[at.format("end/offload", "allocated")] == torch.cuda.memory_allocated(0)
@@ -68,7 +68,7 @@ def test_a_busy_device_is_not_waited_for():
     try:
         torch.cuda._sleep(300_000_000)
         assert sampled(sampler, "forward")
-        tell_held(lambda *_: None, "start/onload", "busy")
+        record_memory(lambda *_: None, "start/onload", "busy")
         assert not torch.cuda.current_stream().query(), "the device was idle: this says nothing"
     finally:
         torch.cuda.set_sync_debug_mode("default")

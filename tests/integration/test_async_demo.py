@@ -92,7 +92,7 @@ def server_urls(agent: LiveAgent) -> list[str]:
     ]
 
 
-def seats(agent: LiveAgent) -> set[tuple[str, str]]:
+def cached_calls(agent: LiveAgent) -> set[tuple[str, str]]:
     return {(row["role"], row["rank"]) for run in agent.snapshot()["runs"] for row in run["ranks"]}
 
 
@@ -181,8 +181,8 @@ def served(url: str) -> dict:
 def test_a_healthy_run_is_seen_whole_and_leaves_nothing(dfx_dir, tmp_path, free_port):
     with demo(tmp_path, free_port(), "--steps", "8") as agent:
         until(lambda: num_steps(tmp_path) >= 3, "three steps", LEARNING_SECONDS)
-        until(lambda: seats(agent) > ROLES, "all roles are seen")
-        assert {role for role, _ in seats(agent)} == {"rollout", "trainer", "orchestrator"}
+        until(lambda: cached_calls(agent) > ROLES, "all roles are seen")
+        assert {role for role, _ in cached_calls(agent)} == {"rollout", "trainer", "orchestrator"}
         urls = server_urls(agent)
         families = [served(url) for url in urls]
         until(

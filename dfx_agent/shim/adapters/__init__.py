@@ -1,15 +1,15 @@
-"""Adapters: which functions of a framework are which stage, and where its metrics pass through.
+"""Adapters: which functions of a framework are which stage, and how its metrics are read.
 
-One file per framework or tracker; the folder is the registry. The file name is the module whose
-import wakes it, with "__" for "." (``verl.py``, ``torch__utils__tensorboard.py``); it is imported
-then and not before. A file has
+There is one file per framework or tracker; the folder is the registry. The file name is the module
+whose import activates the adapter, with "__" for "." (``verl.py``,
+``torch__utils__tensorboard.py``). The file is imported then and not before. It defines
 
-- ``PARTS``: part -> (module whose import triggers it, function that patches it). Each part has a
-  PatchSet "<framework>.<part>" of its own; it is absent where the installed version has nothing to
-  patch, and both are reported.
-- ``FRAMEWORK`` (optional): its name in ``catalogue/native``, where that is not the package's.
-- ``KIND`` (optional): "framework", "library" (others are built on it: the name of such a one wins),
-  "tracker" or "launcher" (say nothing about who trains). "framework" where it is not given.
+- ``PARTS``: part -> (module whose import triggers the part, function that patches the module). Each
+  part has its own PatchSet "<framework>.<part>". A part is "absent" if the installed version has
+  nothing to patch; the states of all parts are reported.
+- ``FRAMEWORK`` (optional): its name in ``catalogue/native``, if that is not the module's.
+- ``KIND`` (optional): "framework" (the default), "library" (frameworks are built on it, and their
+  name takes precedence), "tracker" or "launcher" (which do not name the framework).
 
 Nothing here raises into the job.
 """
@@ -30,29 +30,29 @@ from dfx_agent.shim.patches import PatchSet
 Patch = Callable[[PatchSet, ModuleType], None]
 
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
-# of an adapter whose own file cannot be loaded
+# name of the part that is reported if the file of an adapter cannot be loaded
 _LOAD = "load"
 
-_adapters: dict[str, _Adapter] = {}
+_adapters: dict[str, _FrameworkAdapter] = {}
 _quiet: ContextVar[bool] = ContextVar("dfx_quiet_trackers", default=False)
 
 
 def install() -> None:
-    """Wake each adapter when its framework is imported, at once where it is already."""
+    """Activate each adapter when its framework is imported, or now if it already is."""
     for stem in _stems():
         adapter = _adapters.get(stem)
         if adapter is None:
-            adapter = _adapters[stem] = _Adapter(stem)
+            adapter = _adapters[stem] = _FrameworkAdapter(stem)
         imports.when_imported(adapter.name, adapter.wake)
 
 
 def wake(name: str) -> None:
-    """Wake one adapter now: its framework is being imported, and is our caller."""
+    """Activate one adapter now, because its framework is importing the guest right now."""
     _adapters[name.replace(".", "__")].wake()
 
 
 def report(writer: recorder.Recorder) -> None:
-    """Tell a new recorder which framework this is, and the state of every part."""
+    """Report the framework and the state of every part to a new recorder."""
     _name_framework(writer)
     for adapter in _adapters.values():
         adapter.report(writer)
@@ -64,13 +64,13 @@ def has_framework() -> bool:
 
 
 def trackers_are_quiet() -> bool:
-    """Asked by tracker hooks: the adapter of a framework records what passes through now."""
+    """Whether trackers should record nothing, because a framework's adapter has the values."""
     return _quiet.get()
 
 
 @contextmanager
 def quiet_trackers() -> Iterator[None]:
-    """Around a framework's own metric function: what it hands to trackers is recorded already."""
+    """Around a framework's own metric function: trackers called inside record nothing."""
     token = _quiet.set(True)
     try:
         yield
@@ -79,23 +79,23 @@ def quiet_trackers() -> Iterator[None]:
             _quiet.reset(token)
 
 
-class _Adapter:
-    """One file of this folder, and what became of it in this process."""
+class _FrameworkAdapter:
+    """One adapter file and its state in this process."""
 
     def __init__(self, stem: str) -> None:
         self.name = stem.replace("__", ".")
-        self.kind = ""  # until it wakes
+        self.kind = ""  # until the adapter is activated
         self.framework = self.name
         self._stem = stem
         self._version = ""
         self._hooks: dict[str, PatchSet] = {}
         self._installs: dict[str, Callable[[], None]] = {}
         self._has_failed = False
-        # the same object each time: ``when_imported`` takes it once
-        self.wake: Callable[[], None] = partial(_Adapter._wake, self)
+        # one object: ``when_imported`` ignores an object that it has already
+        self.wake: Callable[[], None] = partial(_FrameworkAdapter._wake, self)
 
     def _wake(self) -> None:
-        """Its framework is there: load the file, and wait for the module of each part."""
+        """Load the file and wait for the module of each part; called after the import."""
         try:
             file = __import__(f"{__name__}.{self._stem}", fromlist=["PARTS"])
             self._version = _version(self.name)
@@ -109,7 +109,7 @@ class _Adapter:
                     self._installs[part]()
                 else:
                     imports.when_imported(trigger, self._installs[part])
-            compiling.keep_guest_out()
+            compiling.exclude_guest_from_compilation()
         except Exception:  # noqa: BLE001 (never into the job)
             self._has_failed = True
             _count_error()
@@ -120,48 +120,50 @@ class _Adapter:
 
     def _install(self, hook: PatchSet, trigger: str, change: Patch) -> None:
         hook.install(lambda patches: change(patches, sys.modules[trigger]))
-        hook.switch.on_first = self._report_first
+        hook.switch.on_first_use = self._report_first
         writer = recorder.current
         if writer is not None:
             self.report(writer)
 
     def _report_first(self) -> None:
-        """Something came through a part for the first time."""
+        """Report the state again when a part is used for the first time."""
         if recorder.current is not None:
             self.report(recorder.current)
 
     def report(self, writer: recorder.Recorder) -> None:
-        """One gauge per part: 1 installed, 0 absent or off, -1 failed; one more once it delivered.
+        """Emit one gauge per part: 1 installed, 0 absent or off, -1 failed; another once used.
 
-        Installed is not yet observed: a version may call something else than what was patched.
+        An installed part may be unused: a version may call a different function than the patched.
         """
         for part, hook in self._hooks.items():
             name = f"{self.name}/{part}/{self._version}"
             writer.gauge(f"adapter/{name}", _STATES[hook.state])
-            if hook.switch.has_seen:
+            if hook.switch.was_used:
                 writer.gauge(f"delivered/{name}", 1.0)
         if self._has_failed:
             writer.gauge(f"adapter/{self.name}/{_LOAD}/{self._version}", _STATES["failed"])
 
 
 def _name_framework(writer: recorder.Recorder) -> None:
-    """What the job or its launcher said stays; a framework replaces a library it is built on."""
-    libraries = [known.framework for known in _adapters.values() if known.kind == "library"]
-    frameworks = [known.framework for known in _adapters.values() if known.kind == "framework"]
+    """Set the framework's name, unless the job has set one. A framework replaces a library."""
+    libraries = [adapter.framework for adapter in _adapters.values() if adapter.kind == "library"]
+    frameworks = [
+        adapter.framework for adapter in _adapters.values() if adapter.kind == "framework"
+    ]
     found = next(iter(frameworks or libraries), "")
-    known = writer.identity.framework
-    if found not in ("", known) and (not known or known in libraries):
+    current = writer.identity.framework
+    if found not in ("", current) and (not current or current in libraries):
         writer.update_identity({"framework": found})
 
 
 def _stems() -> list[str]:
-    """Files of this folder that are adapters; what begins with "_" is shared by them."""
+    """Names of the adapter files; a file that starts with "_" is shared code."""
     return sorted(name for name in _module_names() if not name.startswith("_"))
 
 
 def _module_names() -> list[str]:
     listed = getattr(getattr(__spec__, "loader", None), "module_names", None)
-    if listed is not None:  # the guest came by attach and is in memory
+    if listed is not None:  # an attached guest is in memory, without files
         return list(listed(__name__))
     try:
         files = os.listdir(__path__[0])
@@ -173,7 +175,7 @@ def _module_names() -> list[str]:
 
 
 def _version(name: str) -> str:
-    """Of the package; "" where it does not say."""
+    """Version of the package; "" if it has none."""
     top = name.partition(".")[0]
     version = getattr(sys.modules.get(top), "__version__", None)
     if isinstance(version, str):

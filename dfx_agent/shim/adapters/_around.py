@@ -1,14 +1,13 @@
-"""What adapters put around the functions of a framework: spans, the metric funnel, steps, roles.
+"""Wrappers for the functions of a framework: they record spans, metrics, steps and roles.
 
-``put`` finds a function by its path and wraps it with what ``span``, ``funnel``, ``quiet``,
-``before`` or ``after`` make. The wrapper calls the original with exactly what it was given and
-gives back what it returned or raised; a coroutine function stays one (Ray decides by that whether
-an actor is asynchronous). What reads arguments for us may fail: that is counted, and the job goes
-on.
+``wrap`` finds a function by its path and wraps it with what ``span``, ``funnel``, ``quiet``,
+``before`` or ``after`` create. A wrapper passes on all arguments, results and exceptions unchanged.
+A coroutine function stays one, because Ray decides by that whether an actor is asynchronous. An
+error while reading arguments is counted, and the job continues.
 
 A class that Ray pickles by value (``@ray.remote`` above the class in its own module) must not be
-patched: the wrapper would travel into workers that need not have dfx-agent. Adapters patch its base
-classes and what it calls instead.
+patched: the wrapper would be sent to workers that may not have dfx-agent. Adapters patch its base
+classes, and the functions that it calls, instead.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from typing import Any
 
 from dfx_agent.shim import recorder, span_writer
 from dfx_agent.shim.adapters import quiet_trackers
-from dfx_agent.shim.held_memory import POINTS
-from dfx_agent.shim.ledger import joined, observe
+from dfx_agent.shim.ledger import join_parts, observe
+from dfx_agent.shim.memory_points import POINTS
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.spans import tell_held, wait
+from dfx_agent.shim.spans import record_memory, wait
 from dfx_agent.shim.torch import step_hooks
 from dfx_agent.wire import variables
 
 Make = Callable[[Any, Switch], Any]
-# called with the recorder and with whatever the wrapped function is called with, so its parameters
-# have the names of the original's: callers may use them
+# called with the recorder and the arguments of the wrapped function. Its parameters have the names
+# of the original's, because callers may pass them by name
 Read = Callable[..., Any]
 Name = str | Callable[..., str | None]
 
@@ -39,7 +38,7 @@ _LARGEST_STEP = 2**63 - 2
 
 
 class StageOnce:
-    """``with StageOnce("rollout"):`` a stage, or nothing where the same one is open already."""
+    """``with StageOnce("rollout"):`` opens a stage, unless the same one is open already."""
 
     __slots__ = ("_name", "_opened")
 
@@ -64,13 +63,13 @@ class StageOnce:
 
 
 class Onload(StageOnce):
-    """The same where states come to a device: what is held before and after is told."""
+    """A stage that moves model states to a device; it records the memory before and after."""
 
     __slots__ = ()
     _move = "onload"
 
     def __enter__(self) -> StageOnce:
-        tell_held(POINTS[self._move][0], self._name)
+        record_memory(POINTS[self._move][0], self._name)
         return super().__enter__()
 
     def __exit__(
@@ -81,18 +80,18 @@ class Onload(StageOnce):
     ) -> None:
         super().__exit__(exc_type, exc, traceback)
         if exc_type is None:
-            tell_held(POINTS[self._move][1], self._name)
+            record_memory(POINTS[self._move][1], self._name)
 
 
 class Offload(Onload):
-    """Where they go off it."""
+    """A stage that moves model states off a device; it records the memory before and after."""
 
     __slots__ = ()
     _move = "offload"
 
 
-def put(patches: PatchSet, module: Any, path: str, make: Make) -> None:
-    """Wrap ``module.path`` ("Class.method"); nothing happens where the version has no such."""
+def wrap(patches: PatchSet, module: Any, path: str, make: Make) -> None:
+    """Wrap ``module.path`` ("Class.method"), if this version has it."""
     *owners, name = path.split(".")
     owner = module
     for part in owners:
@@ -101,13 +100,13 @@ def put(patches: PatchSet, module: Any, path: str, make: Make) -> None:
 
 
 def span(name: Name, *, kind: Callable[[str], Any] = StageOnce, read: Read | None = None) -> Make:
-    """Each call is a stage; ``name`` may be asked of the arguments, None: not this time."""
+    """Make each call a stage. A callable ``name`` gets the arguments; None means no stage."""
 
     def make(original: Any, switch: Switch) -> Any:
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
             if not switch.is_on:
                 return None
-            switch.see()
+            switch.mark_used()
             if read is not None:
                 _guarded(read, args, kwargs)
             return name if isinstance(name, str) else _asked(name, args, kwargs)
@@ -132,18 +131,18 @@ def span(name: Name, *, kind: Callable[[str], Any] = StageOnce, read: Read | Non
 
 
 def waiting(kind: str) -> Make:
-    """Each call is a wait of this kind."""
+    """Make each call a wait of this kind."""
     return span(kind, kind=wait)
 
 
 def funnel(read: Read) -> Make:
-    """``read`` sees every report on its way in; the trackers below are not heard a second time."""
+    """Pass every report to ``read``, and stop the trackers below from recording it again."""
     see, mute = before(read), quiet()
     return lambda original, switch: see(mute(original, switch), switch)
 
 
 def quiet() -> Make:
-    """Trackers called inside are not heard: an adapter has the values already."""
+    """Stop trackers that are called inside from recording: an adapter has the values already."""
 
     def make(original: Any, switch: Switch) -> Any:
         async def run_async(*args: Any, **kwargs: Any) -> Any:
@@ -164,17 +163,17 @@ def quiet() -> Make:
 
 
 def before(read: Read) -> Make:
-    """``read`` sees the arguments of each call."""
+    """Pass the arguments of each call to ``read``."""
 
     def make(original: Any, switch: Switch) -> Any:
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             if switch.is_on and _guarded(read, args, kwargs):
-                switch.see()
+                switch.mark_used()
             return await original(*args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if switch.is_on and _guarded(read, args, kwargs):
-                switch.see()
+                switch.mark_used()
             return original(*args, **kwargs)
 
         return run_async if _is_coroutine(original) else run
@@ -183,13 +182,13 @@ def before(read: Read) -> Make:
 
 
 def after(read: Read) -> Make:
-    """``read`` sees the result, then the arguments, of each call of a plain function."""
+    """Pass the result, then the arguments, of each call of a plain function to ``read``."""
 
     def make(original: Any, switch: Switch) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if switch.is_on and _guarded(read, (result, *args), kwargs):
-                switch.see()
+                switch.mark_used()
             return result
 
         return run
@@ -198,9 +197,9 @@ def after(read: Read) -> Make:
 
 
 def report(writer: Recorder, values: Any, step: Any, *, ends_step: bool = False) -> None:
-    """A dict of metrics under the framework's own names and step; what is no number is passed over.
+    """Record a dict of metrics with the framework's own names and step; skip other values.
 
-    ``ends_step``: this report closes its step, the next one begins now.
+    With ``ends_step`` this report ends its step, and the next step starts now.
     """
     number = step_number(step)
     if isinstance(values, Mapping):
@@ -209,16 +208,18 @@ def report(writer: Recorder, values: Any, step: Any, *, ends_step: bool = False)
         begin_step(writer, number + 1)
 
 
-def crossing(writer: Recorder, boundary: str, parts: Sequence[Any], columns: Iterable[str]) -> None:
-    """Micro-batches that cross a boundary together, in the shape ledger as one batch."""
+def observe_parts(
+    writer: Recorder, boundary: str, parts: Sequence[Any], columns: Iterable[str]
+) -> None:
+    """Record micro-batches that pass a boundary together as one batch in the shape ledger."""
     if parts:
-        observe(writer, boundary, joined(parts, columns))
+        observe(writer, boundary, join_parts(parts, columns))
 
 
 def begin_step(writer: Recorder, step: Any) -> None:
-    """Go on to a step; one that lies behind is a replay after a resume and moves nothing.
+    """Start a step, unless its number is lower than the current one (a replay after a resume).
 
-    Nor does any in a job that calls ``dfx.set_step`` itself: two counts would take turns.
+    Does nothing if the job calls ``dfx.set_step`` itself: two counters would alternate.
     """
     number = step_number(step)
     if (
@@ -230,7 +231,7 @@ def begin_step(writer: Recorder, step: Any) -> None:
 
 
 def step_number(step: Any) -> int | None:
-    """A step as whole number >= 0; None for one that is not given or not a number."""
+    """The step as an integer >= 0; None if it is missing or not an integer."""
     try:
         number = operator.index(step)
     except TypeError:
@@ -239,7 +240,7 @@ def step_number(step: Any) -> int | None:
 
 
 def claim(writer: Recorder, role: str, **numbers: int) -> None:
-    """Say what this process is (role, rank, world_size), unless DFX_ROLE says so already."""
+    """Set the role, rank or world size of this process, unless DFX_ROLE sets the role."""
     who = writer.identity
     given: dict[str, Any] = {k: v for k, v in numbers.items() if getattr(who, k) != v}
     if role and role != who.role and not variables.ROLE.value():
@@ -253,8 +254,8 @@ def _is_coroutine(function: Any) -> bool:
     return inspect.iscoroutinefunction(function)
 
 
-def see(read: Read, *args: Any) -> None:
-    """``read`` with the recorder, for wrappers that are made elsewhere."""
+def call_reader(read: Read, *args: Any) -> None:
+    """Call ``read`` with the recorder, for wrappers that are created elsewhere."""
     _guarded(read, args, {})
 
 
@@ -268,7 +269,7 @@ def _asked(name: Callable[..., str | None], args: Any, kwargs: Any) -> str | Non
 
 
 def _guarded(read: Read, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it was read."""
+    """Call ``read`` and count an exception; return whether it succeeded."""
     writer = recorder.current or recorder.active()
     if writer is None:
         return False

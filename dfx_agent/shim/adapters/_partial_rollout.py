@@ -1,9 +1,10 @@
-"""LightRFT's partial rollout (pull request 29), which logs nothing: its buffers, and their ages.
+"""LightRFT's partial rollout (pull request 29), which logs nothing: its buffers and their ages.
 
-Source: opendilab/LightRFT 6f3c161, ``PartialFastExperienceMaker``. Outputs as long as the token
-budget go into the buffer "regen" with their micro-batch and are generated on later, the others into
-"noregen"; both give their oldest first. No sample has a version there, so each is stamped with the
-step in which it came. The names are ours: ``catalogue/native/pipeline.yaml``.
+Source: opendilab/LightRFT 6f3c161, ``PartialFastExperienceMaker``. Outputs that reach the token
+budget are stored in the buffer "regen" with their micro-batch and generated further later. The
+others are stored in "noregen". Both return their oldest samples first. LightRFT's samples have no
+version, so the guest notes the step in which each was added. The metric names are dfx-agent's:
+``catalogue/native/pipeline.yaml``.
 """
 
 from __future__ import annotations
@@ -15,36 +16,36 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import put, span
+from dfx_agent.shim.adapters._around import span, wrap
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 
 _BUFFERS = ("regen", "noregen")
-_OUTPUTS = "output"  # of a buffer's columns, the one with one item a sample
+_OUTPUTS = "output"  # the column of a buffer with one item per sample
 _NAMES = "pipeline/partial"
-# a step, or None where it was not known
+# a step; None if it was unknown
 _Step = int | None
 
 _flows: WeakKeyDictionary[Any, _Flow] = WeakKeyDictionary()
-# what a maker generates with: its limit on outputs is the budget, not the longest response
+# strategies whose length limit is the budget, and not the longest response
 _strategies: WeakSet[Any] = WeakSet()
 
 
 def patch(patches: PatchSet, module: ModuleType) -> None:
     maker = "PartialFastExperienceMaker"
-    put(patches, module, f"{maker}.generate_samples", _generate)
-    put(patches, module, f"{maker}._add_to_buffer", _around.after(_read_added))
-    put(patches, module, f"{maker}._get_from_buffer", _around.after(_read_taken))
-    put(patches, module, f"{maker}._regenerate_from_buffer", _around.after(_read_regenerated))
+    wrap(patches, module, f"{maker}.generate_samples", _generate)
+    wrap(patches, module, f"{maker}._add_to_buffer", _around.after(_read_added))
+    wrap(patches, module, f"{maker}._get_from_buffer", _around.after(_read_taken))
+    wrap(patches, module, f"{maker}._regenerate_from_buffer", _around.after(_read_regenerated))
 
 
 def is_under_budget(strategy: Any) -> bool:
-    """Whether outputs of this strategy go on later: at their limit they are not truncated."""
+    """Whether outputs of this strategy continue later, so that none is truncated at its limit."""
     return strategy in _strategies
 
 
 class _Flow:
-    """Of one maker: when the samples in its buffers came, and what the call that runs has done."""
+    """State of one maker: ages of the samples in its buffers, and counts of the current call."""
 
     def __init__(self) -> None:
         self.steps: dict[str, deque[_Step]] = {buffer: deque() for buffer in _BUFFERS}
@@ -52,16 +53,16 @@ class _Flow:
 
     def begin(self) -> None:
         self.num_outputs = self.num_hits = self.num_tokens = self.num_resumed = 0
-        self.to_resume: list[int] = []  # places in what was taken out of "regen" last
+        self.to_resume: list[int] = []  # positions in the samples that "regen" returned last
         self.ages: dict[str, list[int]] = {buffer: [] for buffer in _BUFFERS}
 
-    def take(self, buffer: str, num_samples: int, now: _Step) -> None:
+    def remove(self, buffer: str, num_samples: int, now: _Step) -> None:
         steps = self.steps[buffer]
-        taken = [steps.popleft() for _ in range(min(num_samples, len(steps)))]
-        self.ages[buffer] += _ages(taken, now)
+        removed = [steps.popleft() for _ in range(min(num_samples, len(steps)))]
+        self.ages[buffer] += _ages(removed, now)
 
     def waiting_ages(self, buffer: str, num_samples: int, now: _Step) -> list[int]:
-        """Of the ``num_samples`` in the buffer; nothing of one that somebody else has changed."""
+        """Ages of the samples in the buffer; empty if other code has changed the buffer."""
         if len(self.steps[buffer]) != num_samples:
             self.steps[buffer] = deque([None] * num_samples)
         return _ages(self.steps[buffer], now)
@@ -88,12 +89,12 @@ def _read_added(
 
 
 def _read_taken(
-    writer: Recorder, taken: Any, maker: Any, buffer_type: str, *_: Any, **__: Any
+    writer: Recorder, removed: Any, maker: Any, buffer_type: str, *_: Any, **__: Any
 ) -> None:
-    outputs = taken.get(_OUTPUTS)
-    if isinstance(outputs, list):  # of an empty buffer it is an empty tensor
+    outputs = removed.get(_OUTPUTS)
+    if isinstance(outputs, list):  # an empty buffer returns an empty tensor
         flow = _flow(maker)
-        flow.take(buffer_type, len(outputs), writer.step)
+        flow.remove(buffer_type, len(outputs), writer.step)
         if buffer_type == "regen":
             flow.to_resume = _at_the_budget(maker, outputs)
 
@@ -107,7 +108,7 @@ def _read_regenerated(_writer: Recorder, regenerated: Any, maker: Any, *_: Any, 
 
 def _read_end(writer: Recorder, _samples: Any, maker: Any, *_: Any, **__: Any) -> None:
     flow = _flow(maker)
-    told: dict[str, float] = {
+    values: dict[str, float] = {
         "batch_ratio": maker.partial_percent,
         "budget_tokens": maker.max_token_budget,
         "budget_hits": flow.num_hits,
@@ -115,14 +116,14 @@ def _read_end(writer: Recorder, _samples: Any, maker: Any, *_: Any, **__: Any) -
         "regenerated_tokens": flow.num_tokens,
     }
     if flow.num_outputs:
-        told["budget_hit_ratio"] = flow.num_hits / flow.num_outputs
+        values["budget_hit_ratio"] = flow.num_hits / flow.num_outputs
     for buffer, columns in zip(_BUFFERS, (maker.regen_buffer, maker.noregen_buffer), strict=True):
         num_samples = len(columns[_OUTPUTS])
-        told[f"{buffer}/samples"] = num_samples
+        values[f"{buffer}/samples"] = num_samples
         waiting = flow.waiting_ages(buffer, num_samples, writer.step)
-        told |= _spread(f"{buffer}/waiting_age", waiting)
-        told |= _spread(f"{buffer}/taken_age", flow.ages[buffer])
-    named = {f"{_NAMES}/{name}": value for name, value in told.items()}
+        values |= _spread(f"{buffer}/waiting_age", waiting)
+        values |= _spread(f"{buffer}/taken_age", flow.ages[buffer])
+    named = {f"{_NAMES}/{name}": value for name, value in values.items()}
     _around.report(writer, named, writer.step)
 
 
@@ -134,13 +135,13 @@ def _flow(maker: Any) -> _Flow:
 
 
 def _at_the_budget(maker: Any, outputs: Iterable[Any]) -> list[int]:
-    """Places of the outputs that used it up."""
+    """Positions of the outputs that used up the budget."""
     budget = maker.max_token_budget
     return [i for i, output in enumerate(outputs) if len(_ids(output)) >= budget]
 
 
 def _ids(output: Any) -> Any:
-    """Of an EasyDict, of a plain dict, or of an object."""
+    """Token ids of an EasyDict, a dict or an object."""
     return output["output_token_ids"] if isinstance(output, dict) else output.output_token_ids
 
 

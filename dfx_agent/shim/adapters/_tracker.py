@@ -1,4 +1,4 @@
-"""What the hooks of all trackers share: a report is passed over where an adapter has it already."""
+"""Code that all tracker adapters share. A report that an adapter has already is ignored."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dfx_agent.shim.recorder import Recorder
 
 
 def report(writer: Recorder, values: Any, step: Any) -> None:
-    """Numbers under the names that the job gives them. A tracker says nothing about steps."""
+    """Record numbers under the job's own names. A tracker does not change the step."""
     if not trackers_are_quiet():
         _around.report(writer, values, step)
 
 
 def patch_summary_writer(patches: PatchSet, module: ModuleType) -> None:
-    """``SummaryWriter`` of TensorBoard, torch's or tensorboardX'."""
-    _around.put(patches, module, "SummaryWriter.add_scalar", _around.before(_read_scalar))
-    _around.put(patches, module, "SummaryWriter.add_scalars", _around.before(_read_scalars))
+    """Patch ``SummaryWriter`` of TensorBoard, in torch or tensorboardX."""
+    _around.wrap(patches, module, "SummaryWriter.add_scalar", _around.before(_read_scalar))
+    _around.wrap(patches, module, "SummaryWriter.add_scalars", _around.before(_read_scalars))
 
 
 def _read_scalar(

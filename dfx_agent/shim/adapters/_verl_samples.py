@@ -1,8 +1,8 @@
-"""What verl's trainer knows of each sample and logs in sum: lags, and where policies differ.
+"""verl's per-sample data that verl only logs in sum: policy lags and mismatch KL by position.
 
-Source: PyPI verl 0.9.1. ``calculate_debug_metrics`` is called wherever the rollout's own
-log-probabilities are there, with tensors on the host. V1 tags each trajectory with the versions of
-the weights it was generated with; a version is a step. The names are ours:
+Source: PyPI verl 0.9.1. ``calculate_debug_metrics`` is called, with host tensors, whenever the
+rollout's own log-probabilities are available. V1 tags each trajectory with the versions of the
+weights that generated it; a version is a step. The metric names are dfx-agent's:
 ``catalogue/native/pipeline.yaml``.
 """
 
@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import put
+from dfx_agent.shim.adapters._around import wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
-# of larger batches evenly spaced rows, and the first of the tags
+# larger batches are read in evenly spaced rows; of the tags only the first are read
 _MAX_TOKENS, _MAX_TAGS = 1 << 18, 1 << 14
 _END_TOKENS = 256
 _LARGEST_LOG_RATIO = 20.0
@@ -26,17 +26,17 @@ _LAGS = ("0", "1", "2", "3", "4-7", "8+")
 
 
 def patch_debug_metrics(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "calculate_debug_metrics", _around.before(_read_mismatch))
+    wrap(patches, module, "calculate_debug_metrics", _around.before(_read_mismatch))
 
 
 def patch_v1(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "PPOTrainer._compute_metrics", _around.before(_read_lags))
+    wrap(patches, module, "PPOTrainer._compute_metrics", _around.before(_read_lags))
 
 
 def _read_mismatch(writer: Recorder, data: Any) -> None:
-    """Mismatch KL (k3, nats) over the first tokens of responses, the last, and what is between."""
+    """Mismatch KL (k3, nats) over the first tokens of responses, the last, and the middle."""
     torch, columns = sys.modules["torch"], data.batch
-    if "response_mask" not in columns:  # verl counts the prompt's tokens too, then
+    if "response_mask" not in columns:  # verl then includes the prompt's tokens
         return
     rollout, trained = columns["rollout_log_probs"], columns["old_log_probs"]
     mask = columns["response_mask"]
@@ -48,16 +48,16 @@ def _read_mismatch(writer: Recorder, data: Any) -> None:
         ratio = (trained[::every] - rollout[::every]).float()
         ratio = ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
         k3 = ratio.exp() - ratio - 1.0
-        told = {
+        values = {
             f"pipeline/mismatch_kl/position/{name}": k3[tokens].mean().item()
-            for name, tokens in _places(torch, mask)
+            for name, tokens in _response_parts(torch, mask)
             if tokens.any()
         }
-    _around.report(writer, told, writer.step)
+    _around.report(writer, values, writer.step)
 
 
-def _places(torch: Any, mask: Any) -> tuple[tuple[str, Any], ...]:
-    """Which tokens (B, R) of ``mask`` are in which part; a response ends with its last one."""
+def _response_parts(torch: Any, mask: Any) -> tuple[tuple[str, Any], ...]:
+    """Masks (B, R) of the first, middle and last tokens of the responses in ``mask`` (B, R)."""
     column = torch.arange(mask.shape[1])
     ends = (mask * (column + 1)).amax(dim=1, keepdim=True)
     first = mask & (column < _END_TOKENS)
@@ -75,14 +75,14 @@ def _read_lags(
     *_: Any,
     **__: Any,
 ) -> None:
-    """Shares by lag; weights of version ``global_steps`` - 1 are trained in this step."""
+    """Report shares by lag; this step trains weights of version ``global_steps`` - 1."""
     tags = [tag for tag in batch.tags[:_MAX_TAGS] if not tag.get("is_padding", False)]
     for name, key in {"oldest": "min_global_steps", "newest": "max_global_steps"}.items():
         lags = Counter(_bucket(global_steps - 1 - int(tag[key])) for tag in tags)
         if tags:
             shares = {lag: lags[lag] / len(tags) for lag in _LAGS}
-            told = {f"pipeline/lag/{name}/share/{lag}": share for lag, share in shares.items()}
-            _around.report(writer, told, global_steps)
+            values = {f"pipeline/lag/{name}/share/{lag}": share for lag, share in shares.items()}
+            _around.report(writer, values, global_steps)
 
 
 def _bucket(lag: int) -> str:

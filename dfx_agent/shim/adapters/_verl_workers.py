@@ -1,8 +1,8 @@
-"""verl's Ray workers: what is put around the methods that a ``RayWorkerGroup`` calls.
+"""verl's Ray workers: spans around the methods that a ``RayWorkerGroup`` calls.
 
-Ray ships a worker class of the driver's own script by value, its methods with it. What is put
-around them therefore needs the standard library only: where there is no guest, it calls the method.
-The step of a worker is the number it is told (weight sync, checkpoint, batch), else it is counted.
+Ray pickles a worker class of the driver's own script by value, including its methods. A wrapped
+method therefore needs only the standard library, and calls the original if there is no guest. The
+step of a worker comes from its calls (weight sync, checkpoint, batch), else it is counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STAGE_OF_METHOD = {
     "save_model_to_cpu": "offload",
     "restore_model_from_cpu": "offload",
 }
-# a TrainingWorker has these whatever it trains
+# methods that a TrainingWorker has for any model
 _STAGE_BY_ROLE = {
     ("infer_batch", "critic"): "values",
     ("infer_batch", "ref"): "ref_logprob",
@@ -60,35 +60,35 @@ _PLACE_IN_STEP = {
     "critic_update": 6,
     "actor_update": 7,
 }
-# where a batch goes through a language model; a critic's head is another one
+# stages in which a batch passes a language model; a critic has a different head
 _PASSES = frozenset({"old_logprob", "ref_logprob", "actor_update"})
-# what a colocated process is called when it is several
+# how the parts of a colocated process are called
 _ROLES = ("actor", "critic", "ref", "rollout", "reward")
 _REGISTERED = "attrs_3141562937"  # verl's mark on a registered method
 
 _inside_method: ContextVar[bool] = ContextVar("dfx_verl_method", default=False)
 
 
-class _Methods:
+class _Worker:
     """What is known about the worker of this process."""
 
     patches: PatchSet | None = None
-    came_late = False
+    came_late = False  # whether methods were registered before the guest was loaded
     roles: frozenset[str] = frozenset()
-    next_step: int | None = None  # the weights of the step before are synchronised
-    is_told = False
+    next_step: int | None = None  # set when the weights of the previous step were synchronised
+    has_step_numbers = False  # whether calls contain step numbers
     last_place = -1
 
 
-_methods = _Methods()
+_worker = _Worker()
 
 
 def patch_methods(patches: PatchSet, module: ModuleType) -> None:
-    _methods.patches = patches
+    _worker.patches = patches
     patches.replace(module, "register", _registering)
     base = getattr(sys.modules.get("verl.single_controller.base.worker"), "Worker", None)
     if base is not None:
-        _methods.came_late = True
+        _worker.came_late = True
         for worker_class in _family(base):
             for method in list(vars(worker_class).values()):
                 if hasattr(method, _REGISTERED):
@@ -110,7 +110,7 @@ def _family(base: type[Any]) -> Iterator[type[Any]]:
 
 
 def _enter_registered(patches: PatchSet, method: Any) -> None:
-    """Ray holds the method itself, not its name: what it calls is changed inside it."""
+    """Wrap the function inside a registered method, because Ray refers to the method object."""
     if not isinstance(method, FunctionType) or getattr(method, "dfx_observed", False):
         return
     cells = dict(zip(method.__code__.co_freevars, method.__closure__ or (), strict=True))
@@ -133,7 +133,7 @@ def _observed(function: Any) -> Any:
     guest, name = __name__, getattr(function, "__name__", "")
 
     def find_adapter() -> Any:
-        """This module in the process that runs the method, None without a guest."""
+        """This module in the process that runs the method; None without a guest."""
         attached = getattr(os, "_dfx_residue", {}).get("guest")
         return sys.modules.get(guest) if attached is None else attached.modules.get(guest)
 
@@ -158,7 +158,7 @@ def _observed(function: Any) -> Any:
 
 
 class _MethodSpan:
-    """A stage around the outermost registered method; those it calls itself belong to it."""
+    """A stage around the outermost registered method; methods called inside belong to it."""
 
     def __init__(self, stage: Span) -> None:
         self._stage = stage
@@ -169,16 +169,16 @@ class _MethodSpan:
 
     def __exit__(self, *failure: object) -> None:
         self._stage.__exit__(*failure)  # type: ignore[arg-type]
-        with suppress(ValueError):  # a coroutine that its event loop left open is closed elsewhere
+        with suppress(ValueError):  # a suspended coroutine may be closed in another context
             _inside_method.reset(self._token)
 
 
 def span_of_method(
     method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> AbstractContextManager[Any]:
-    """Stage of one call of a registered method, here in the worker; never raises."""
+    """Span for one call of a registered method, in the worker's process; never raises."""
     writer = recorder.current or recorder.active()
-    patches = _methods.patches
+    patches = _worker.patches
     if writer is None or patches is None or not patches.is_active or _inside_method.get():
         return nullcontext()
     try:
@@ -186,7 +186,7 @@ def span_of_method(
     except Exception:  # noqa: BLE001 (never into the job)
         writer.count_error()
         return nullcontext()
-    patches.switch.see()
+    patches.switch.mark_used()
     if stage is None:
         return nullcontext()
     made = Onloading if _is_onload(method, args, kwargs) else dfx.stage
@@ -194,7 +194,7 @@ def span_of_method(
 
 
 def _is_onload(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """``to(device)`` goes both ways."""
+    """``to(device)`` moves the model in both directions."""
     if method == "to":
         return "cpu" not in {str(value) for value in (*args[1:], *kwargs.values())}
     return method == "restore_model_from_cpu"
@@ -203,7 +203,7 @@ def _is_onload(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
 def _enter_method(
     writer: Recorder, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """Name of the stage; on the way: role, step, tokens and the shape of the batch."""
+    """Name of the stage. Also records role, step, tokens and the shape of the batch."""
     if method.startswith("_") or method in _NO_STAGE:
         return None
     worker = args[0] if args else None
@@ -211,24 +211,24 @@ def _enter_method(
     _claim_role(writer, role)
     stage = _STAGE_OF_METHOD.get(method) or _STAGE_BY_ROLE.get((method, role), method)
     batch = next(filter(_is_batch, (*args[1:], *kwargs.values())), None)
-    _follow_steps(writer, stage, _told_step(kwargs, batch))
+    _update_step(writer, stage, _step_of_call(kwargs, batch))
     if batch is not None:
         dfx.ledger(stage, batch)
         if stage == "actor_update":
             for kind, count in _tokens_of(batch):
                 writer.tokens(kind, count)
         if stage in _PASSES:
-            _tell_passes(writer, stage, args[0], batch)
+            _count_passes(writer, stage, args[0], batch)
     return stage
 
 
-def _tell_passes(writer: Recorder, stage: str, worker: Any, batch: Any) -> None:
-    """What this rank's share of a model's passes took in: tokens, and pairs that attend.
+def _count_passes(writer: Recorder, stage: str, worker: Any, batch: Any) -> None:
+    """Count this rank's share of the tokens, and of the attention pairs, in a model's passes.
 
-    All ranks of the worker group share the job's samples, however it is parallel: verl counts its
-    own MFU like that. Nothing where it does not say how long the samples are.
+    All ranks of the worker group share the job's samples, whatever the parallelism: verl counts its
+    own MFU like that. Nothing is counted if verl does not provide the lengths of the samples.
     """
-    lengths, num_ranks = _told(batch, "global_token_num"), writer.identity.world_size
+    lengths, num_ranks = _meta_value(batch, "global_token_num"), writer.identity.world_size
     if type(lengths) is not list or num_ranks <= 0:
         return
     epochs = _num_epochs(worker, batch) if stage == "actor_update" else 1
@@ -237,18 +237,18 @@ def _tell_passes(writer: Recorder, stage: str, worker: Any, batch: Any) -> None:
 
 
 def _num_epochs(worker: Any, batch: Any) -> int:
-    """How often an update goes through the batch."""
+    """How often an update iterates over the batch."""
     config = getattr(worker, "config", None)
-    known = (
-        _told(batch, "epochs"),
+    candidates = (
+        _meta_value(batch, "epochs"),
         getattr(getattr(config, "actor", None), "ppo_epochs", None),
         getattr(config, "ppo_epochs", None),
     )
-    return next((number for number in known if type(number) is int and number > 0), 1)
+    return next((number for number in candidates if type(number) is int and number > 0), 1)
 
 
-def _told(batch: Any, name: str) -> Any:
-    """Beside the batch: in a DataProto's ``meta_info``, in a TensorDict as a NonTensorData."""
+def _meta_value(batch: Any, name: str) -> Any:
+    """A value in a DataProto's ``meta_info``, or in a NonTensorData of a TensorDict."""
     meta = getattr(batch, "meta_info", None)
     if isinstance(meta, dict):
         return meta.get(name)
@@ -257,9 +257,9 @@ def _told(batch: Any, name: str) -> Any:
 
 
 def _role_of(worker: Any) -> str:
-    """Of one worker object: what it says itself, else by what it trains, else by its class."""
-    said = getattr(worker, "role", None)
-    words = str(said).lower().split("_") if isinstance(said, str) else []
+    """Role of a worker object: its own word, else by what it trains, else by its class."""
+    own_role = getattr(worker, "role", None)
+    words = str(own_role).lower().split("_") if isinstance(own_role, str) else []
     if getattr(getattr(worker, "config", None), "model_type", None) == "value_model":
         words.append("critic")
     found = next((role for role in _ROLES if role in words), "")
@@ -268,13 +268,13 @@ def _role_of(worker: Any) -> str:
 
 
 def _claim_role(writer: Recorder, role: str) -> None:
-    """A process that holds several workers goes by the first of ``_ROLES`` among them.
+    """Set the role; of several workers in one process the first in ``_ROLES`` counts.
 
-    RANK and WORLD_SIZE came with the actor. LOCAL_RANK is 0 wherever Ray hides the other devices.
+    RANK and WORLD_SIZE are set with the actor. LOCAL_RANK is 0 if Ray hides the other devices.
     """
-    if role not in _methods.roles:
-        _methods.roles |= {role}
-        chosen = next((known for known in _ROLES if known in _methods.roles), role)
+    if role not in _worker.roles:
+        _worker.roles |= {role}
+        chosen = next((name for name in _ROLES if name in _worker.roles), role)
         per_node = os.environ.get("RAY_LOCAL_WORLD_SIZE", "")
         numbers = {}
         if per_node.isdecimal() and int(per_node) and writer.identity.rank >= 0:
@@ -282,7 +282,7 @@ def _claim_role(writer: Recorder, role: str) -> None:
         _around.claim(writer, chosen, **numbers)
 
 
-def _told_step(kwargs: dict[str, Any], batch: Any) -> int | None:
+def _step_of_call(kwargs: dict[str, Any], batch: Any) -> int | None:
     meta = getattr(batch, "meta_info", None)
     numbers = [kwargs.get("global_steps"), kwargs.get("global_step")]
     if isinstance(meta, dict):
@@ -292,35 +292,35 @@ def _told_step(kwargs: dict[str, Any], batch: Any) -> int | None:
     )
 
 
-def _follow_steps(writer: Recorder, stage: str, told: int | None) -> None:
-    """A weight sync with number n ends step n; a stage that was passed already begins the next."""
-    if told is not None:
-        _methods.is_told = True
+def _update_step(writer: Recorder, stage: str, step: int | None) -> None:
+    """A weight sync with number n ends step n; a repeated stage begins the next step."""
+    if step is not None:
+        _worker.has_step_numbers = True
         if stage == "weight_sync":
-            _methods.next_step = told + 1
-            writer.policy_version(told)
+            _worker.next_step = step + 1
+            writer.policy_version(step)
         else:
-            _around.begin_step(writer, told)
+            _around.begin_step(writer, step)
     place = _PLACE_IN_STEP.get(stage)
     if place is None:
         return
-    if _methods.next_step is not None:
-        _around.begin_step(writer, _methods.next_step)
-        _methods.next_step = None
-    elif not _methods.is_told and not _methods.came_late:
-        is_again = place <= _methods.last_place and stage != "rollout"
-        if writer.step is None or is_again or place < _methods.last_place:
+    if _worker.next_step is not None:
+        _around.begin_step(writer, _worker.next_step)
+        _worker.next_step = None
+    elif not _worker.has_step_numbers and not _worker.came_late:
+        is_again = place <= _worker.last_place and stage != "rollout"
+        if writer.step is None or is_again or place < _worker.last_place:
             _around.begin_step(writer, (writer.step or 0) + 1)
-    _methods.last_place = place
+    _worker.last_place = place
 
 
 def _is_batch(value: Any) -> bool:
-    """DataProto or TensorDict."""
+    """Whether the value is a DataProto or TensorDict."""
     return hasattr(value, "batch_size") or hasattr(value, "non_tensor_batch")
 
 
 def _tokens_of(batch: Any) -> Iterator[tuple[str, int]]:
-    """Prompt and response tokens of this rank's share; nothing where a device would be waited for.
+    """Prompt and response tokens of this rank's share; nothing if they are on a device.
 
     Padded (V0): attention_mask (B, P+R) and responses (B, R). Jagged (V1): prompts and responses,
     one row per sample, whose values are the tokens.

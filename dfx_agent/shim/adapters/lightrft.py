@@ -1,11 +1,11 @@
-"""LightRFT: plain torchrun, one process per rank that generates and trains.
+"""LightRFT: plain torchrun, one process per rank that both generates and trains.
 
-Source: opendilab/LightRFT 49e62cb. Its report function is called on every rank with that rank's own
-numbers, so rewards are per rank here; the trackers below see rank 0 only.
+Source: opendilab/LightRFT 49e62cb. Every rank calls its report function with its own numbers, so
+rewards are per rank. The trackers below it only see rank 0.
 
-The shape ledger looks at a rank's experiences before advantages, all as one crossing, and at
-each micro-batch that is trained: a sum per column, where the tensors are. Packed samples have no
-mask and other rows in each column: they are left out.
+The shape ledger inspects a rank's experiences before advantages, as one batch, and each micro-batch
+that is trained. It sums the columns where the tensors are. Packed samples have no mask and a
+different number of rows in each column, so they are ignored.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around, _partial_rollout
-from dfx_agent.shim.adapters._around import Offload, Onload, put, span
+from dfx_agent.shim.adapters._around import Offload, Onload, span, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
-# of an Experience; the rest of ``info`` is what the job logs, where NaN is no fault
+# columns of an Experience; the rest of ``info`` is logged by the job, where NaN is not a fault
 _COLUMNS = (
     "sequences", "attention_mask", "action_mask", "action_log_probs", "base_action_log_probs",
     "values", "returns", "advantages", "kl", "action_entropy", "info.reward",
@@ -29,11 +29,11 @@ _COLUMNS = (
 def _patch_trainer(owner: str) -> Callable[[PatchSet, ModuleType], None]:
     def patch(patches: PatchSet, module: ModuleType) -> None:
         logs = f"{owner}.save_logs_and_checkpoints"
-        put(patches, module, logs, _around.funnel(_read_logs))
-        put(patches, module, f"{owner}.training_step_critic", span("critic_update"))
-        put(patches, module, f"{owner}.training_step", _around.before(_read_trained))
-        put(patches, module, f"{owner}._save_checkpoint", span("checkpoint"))
-        put(patches, module, f"{owner}.evaluate", span("validation"))
+        wrap(patches, module, logs, _around.funnel(_read_logs))
+        wrap(patches, module, f"{owner}.training_step_critic", span("critic_update"))
+        wrap(patches, module, f"{owner}.training_step", _around.before(_read_trained))
+        wrap(patches, module, f"{owner}._save_checkpoint", span("checkpoint"))
+        wrap(patches, module, f"{owner}.evaluate", span("validation"))
 
     return patch
 
@@ -52,7 +52,7 @@ def _read_logs(
 
 
 def _patch_spmd(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "SPMDPPOTrainerBase.ppo_train", span("actor_update", read=_read_step))
+    wrap(patches, module, "SPMDPPOTrainerBase.ppo_train", span("actor_update", read=_read_step))
 
 
 def _read_step(writer: Recorder, _trainer: Any, global_steps: Any = 0, *_: Any, **__: Any) -> None:
@@ -61,28 +61,28 @@ def _read_step(writer: Recorder, _trainer: Any, global_steps: Any = 0, *_: Any, 
 
 def _patch_maker(patches: PatchSet, module: ModuleType) -> None:
     maker = "FastExperienceMaker"
-    put(patches, module, f"{maker}.generate_samples", span("rollout"))
-    put(patches, module, f"{maker}._make_experience_list_by_model", span("old_logprob"))
-    put(patches, module, f"{maker}._process_experiences", span("advantage"))
+    wrap(patches, module, f"{maker}.generate_samples", span("rollout"))
+    wrap(patches, module, f"{maker}._make_experience_list_by_model", span("old_logprob"))
+    wrap(patches, module, f"{maker}._process_experiences", span("advantage"))
     advantages = span("advantage", read=_read_experiences)
-    put(patches, module, f"{maker}._compute_advantages_and_returns", advantages)
-    put(patches, module, "RewardComputationEngine.compute_rewards", span("reward"))
+    wrap(patches, module, f"{maker}._compute_advantages_and_returns", advantages)
+    wrap(patches, module, "RewardComputationEngine.compute_rewards", span("reward"))
 
 
 def _read_experiences(writer: Recorder, _maker: Any, experiences: Any, *_: Any, **__: Any) -> None:
-    if all(getattr(each, "action_mask", None) is not None for each in experiences):
-        _around.crossing(writer, "advantage", experiences, _COLUMNS)
+    if all(getattr(sample, "action_mask", None) is not None for sample in experiences):
+        _around.observe_parts(writer, "advantage", experiences, _COLUMNS)
 
 
 def _read_trained(writer: Recorder, _trainer: Any, experience: Any, *_: Any, **__: Any) -> None:
     if experience.action_mask is not None:
-        _around.crossing(writer, "actor_update", [experience], _COLUMNS)
+        _around.observe_parts(writer, "actor_update", [experience], _COLUMNS)
 
 
 def _read_outputs(
     writer: Recorder, outputs: Any, strategy: Any, sampling_params: Any = None, *_: Any, **__: Any
 ) -> None:
-    """Which share of this rank's outputs is as long as it may be; lists of ids, no tensors."""
+    """Report the share of this rank's outputs that reach the length limit; reads no tensors."""
     if _partial_rollout.is_under_budget(strategy):
         return
     limit = _limit(sampling_params)
@@ -93,17 +93,19 @@ def _read_outputs(
 
 
 def _limit(sampling_params: Any) -> int | None:
-    """Of an object with ``max_tokens`` (vLLM) or a dict with "max_new_tokens" (SGLang)."""
+    """Limit from an object with ``max_tokens`` (vLLM) or a dict with "max_new_tokens" (SGLang)."""
     if isinstance(sampling_params, dict):
         return sampling_params.get("max_new_tokens")
     return getattr(sampling_params, "max_tokens", None)
 
 
 def _patch_strategy(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "StrategyBase.gather_and_generate", _around.after(_read_outputs))
-    put(patches, module, "StrategyBase.update_engine_weights", span("weight_sync"))
-    put(patches, module, "StrategyBase.wakeup_inference_engine", span("offload", kind=Onload))
-    put(patches, module, "StrategyBase.maybe_sleep_inference_engine", span("offload", kind=Offload))
+    wrap(patches, module, "StrategyBase.gather_and_generate", _around.after(_read_outputs))
+    wrap(patches, module, "StrategyBase.update_engine_weights", span("weight_sync"))
+    wrap(patches, module, "StrategyBase.wakeup_inference_engine", span("offload", kind=Onload))
+    wrap(
+        patches, module, "StrategyBase.maybe_sleep_inference_engine", span("offload", kind=Offload)
+    )
 
 
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {

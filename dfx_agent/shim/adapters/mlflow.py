@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _tracker
-from dfx_agent.shim.adapters._around import before, put
+from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
@@ -15,8 +15,8 @@ KIND = "tracker"
 
 
 def _patch_client(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "MlflowClient.log_metric", before(_read_metric))
-    put(patches, module, "MlflowClient.log_batch", before(_read_batch))
+    wrap(patches, module, "MlflowClient.log_metric", before(_read_metric))
+    wrap(patches, module, "MlflowClient.log_batch", before(_read_batch))
 
 
 def _read_metric(
@@ -30,7 +30,7 @@ def _read_metric(
     *_: Any,
     **__: Any,
 ) -> None:
-    """MLflow turns a step that was not given into 0, so 0 is the step at which the job is."""
+    """MLflow replaces a missing step by 0, so 0 stands for the current step of the job."""
     _tracker.report(writer, {key: value}, step or None)
 
 

@@ -1,10 +1,10 @@
-"""OpenRLHF (0.11): trainer in a Ray actor, models in Ray actors of their own.
+"""OpenRLHF (0.11): the trainer and the models are separate Ray actors.
 
 Source: openrlhf 0.11.2 and OpenRLHF/OpenRLHF 3c3be62. ``PPOTrainer``, ``PolicyModelActor`` and the
 other decorated actors are pickled by value; their base classes and plain members are not.
 
-The shape ledger is recorded in the trainer's process only, where all samples are on the host:
-workers are not told the step. All micro-batches of a step are one crossing.
+The shape ledger is recorded only in the trainer's process, where all samples are on the host,
+because workers do not know the step. All micro-batches of a step are one batch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import put, span
+from dfx_agent.shim.adapters._around import span, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
-# of the actors that run a model: role, and stage of their ``forward``
+# class of a model actor -> (role, stage of its ``forward``)
 _MODELS = {
     "PolicyModelActor": ("actor", "old_logprob"),
     "CriticModelActor": ("critic", "values"),
@@ -27,7 +27,7 @@ _MODELS = {
 }
 
 
-# of an Experience; its ``info`` holds what the job logs, where NaN is no fault
+# columns of an Experience; its ``info`` is logged by the job, where NaN is not a fault
 _COLUMNS = (
     "index", "sequences", "attention_mask", "action_mask", "action_log_probs",
     "base_action_log_probs", "rollout_log_probs", "values", "returns", "advantages", "kl",
@@ -37,10 +37,10 @@ _COLUMNS = (
 
 def _patch_trainer(patches: PatchSet, module: ModuleType) -> None:
     logs = "BasePPOTrainer.save_logs_and_checkpoints"
-    put(patches, module, logs, _around.funnel(_read_logs))
-    put(patches, module, "BasePPOTrainer.ppo_train", span("actor_update"))
-    put(patches, module, "BasePPOTrainer.broadcast_to_vllm", span("weight_sync"))
-    put(patches, module, "BasePPOTrainer.save_best_checkpoint", span("checkpoint"))
+    wrap(patches, module, logs, _around.funnel(_read_logs))
+    wrap(patches, module, "BasePPOTrainer.ppo_train", span("actor_update"))
+    wrap(patches, module, "BasePPOTrainer.broadcast_to_vllm", span("weight_sync"))
+    wrap(patches, module, "BasePPOTrainer.save_best_checkpoint", span("checkpoint"))
 
 
 def _read_logs(
@@ -51,7 +51,7 @@ def _read_logs(
 
 
 def _patch_loggers(patches: PatchSet, module: ModuleType) -> None:
-    """Evaluation goes to each logger directly; two of them get one and the same dict."""
+    """Evaluation is passed to each logger directly; two loggers get the same dict."""
     last: list[tuple[Any, int]] = []
 
     def read(writer: Recorder, _logger: Any, global_step: int, logs_dict: Any) -> None:
@@ -61,38 +61,38 @@ def _patch_loggers(patches: PatchSet, module: ModuleType) -> None:
             _around.report(writer, logs_dict, global_step)
 
     for name in ("WandbLogger", "TensorboardLogger"):
-        put(patches, module, f"{name}.log_eval", _around.funnel(read))
+        wrap(patches, module, f"{name}.log_eval", _around.funnel(read))
 
 
 def _patch_samples(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "SamplesGenerator.generate_samples", span("rollout"))
-    put(patches, module, "SamplesGenerator.generate_eval_samples", span("validation"))
+    wrap(patches, module, "SamplesGenerator.generate_samples", span("rollout"))
+    wrap(patches, module, "SamplesGenerator.generate_eval_samples", span("validation"))
 
 
 def _patch_experience(patches: PatchSet, module: ModuleType) -> None:
-    """Reward, log-probabilities and values in one call that waits for all models."""
+    """Reward, log-probabilities and values are one call that waits for all models."""
     maker = "RemoteExperienceMaker"
     advantages = f"{maker}.compute_advantages_and_returns"
-    put(patches, module, f"{maker}.make_experience", span("reward", read=_read_samples))
-    put(patches, module, advantages, span("advantage", read=_read_experiences))
-    put(patches, module, f"{maker}.make_experience_batch", _around.after(_read_made))
+    wrap(patches, module, f"{maker}.make_experience", span("reward", read=_read_samples))
+    wrap(patches, module, advantages, span("advantage", read=_read_experiences))
+    wrap(patches, module, f"{maker}.make_experience_batch", _around.after(_read_made))
 
 
 def _read_samples(writer: Recorder, _maker: Any, samples_list: Any) -> None:
-    _around.crossing(writer, "reward", samples_list, _COLUMNS)
+    _around.observe_parts(writer, "reward", samples_list, _COLUMNS)
 
 
 def _read_experiences(writer: Recorder, _maker: Any, experiences: Any) -> None:
-    _around.crossing(writer, "advantage", experiences, _COLUMNS)
+    _around.observe_parts(writer, "advantage", experiences, _COLUMNS)
 
 
 def _read_made(writer: Recorder, experiences: Any, *_: Any, **__: Any) -> None:
-    _around.crossing(writer, "actor_update", experiences, _COLUMNS)
+    _around.observe_parts(writer, "actor_update", experiences, _COLUMNS)
 
 
 def _patch_workers(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "BaseDistributedActor.__init__", _around.after(_claim_role))
-    put(patches, module, "BaseModelActor.execute_batch", span(_stage_of_batch))
+    wrap(patches, module, "BaseDistributedActor.__init__", _around.after(_claim_role))
+    wrap(patches, module, "BaseModelActor.execute_batch", span(_stage_of_batch))
 
 
 def _claim_role(
@@ -108,18 +108,18 @@ def _stage_of_batch(actor: Any, method_name: str, *_: Any, **__: Any) -> str | N
 
 
 def _model_of(actor: Any) -> tuple[str, str]:
-    """By the class, or the one that Ray derives its own from."""
+    """(role, stage) by the class, or the base class from which Ray derives its own."""
     names = (cls.__name__ for cls in type(actor).__mro__)
     return next((_MODELS[name] for name in names if name in _MODELS), ("", ""))
 
 
 def _patch_actor(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "ActorPPOTrainer.ppo_train", span("actor_update"))
-    put(patches, module, "ActorPPOTrainer.broadcast_to_vllm", span("weight_sync"))
+    wrap(patches, module, "ActorPPOTrainer.ppo_train", span("actor_update"))
+    wrap(patches, module, "ActorPPOTrainer.broadcast_to_vllm", span("weight_sync"))
 
 
 def _patch_critic(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "CriticPPOTrainer.ppo_train", span("critic_update"))
+    wrap(patches, module, "CriticPPOTrainer.ppo_train", span("critic_update"))
 
 
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {

@@ -1,12 +1,11 @@
 """prime-rl: trainer (torchrun) and orchestrator (one asyncio process) are two programs.
 
-Source: PrimeIntellect-ai/prime-rl 559b447; up to v0.8 the funnel is ``MultiMonitor.log``. In
-both programs "time/step" comes once per step, at its end. The orchestrator has a second path on a
-time axis (event loop lag, dispatcher, watcher), which is read without wandb too.
+Source: PrimeIntellect-ai/prime-rl 559b447; up to v0.8 all metrics pass ``MultiMonitor.log``. In
+both programs "time/step" is reported once per step, at its end. The orchestrator also reports on a
+time axis (event loop lag, dispatcher, watcher), which is read even without wandb.
 
-The shape ledger looks at the packed micro-batches of each trainer rank, on the host. There is no
-second boundary: packing leaves no ids and another number of rows than the orchestrator has
-samples, so that what the two had in common by chance would pass for a habit.
+The shape ledger inspects the packed micro-batches of each trainer rank, on the host. There is no
+second boundary: packing removes ids and changes the number of rows, so batches cannot be compared.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import put, span
+from dfx_agent.shim.adapters._around import span, wrap
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 
-# of a TensorMicroBatch, what each of them has
+# columns that every TensorMicroBatch has
 _PACKED = ("input_ids", "position_ids", "loss_mask", "advantages", "inference_logprobs")
 
 
 def _patch_monitors(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "log", _around.funnel(_read_data))
+    wrap(patches, module, "log", _around.funnel(_read_data))
 
 
 def _read_data(writer: Recorder, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
-    """A dict of metrics; finished episodes come the same way and are passed over."""
+    """Report a dict of metrics; finished episodes use the same function and are ignored."""
     if isinstance(data, dict):
         _around.report(writer, data, step, ends_step="time/step" in data)
 
 
 def _patch_old_monitors(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "MultiMonitor.log", _around.funnel(_read_metrics))
+    wrap(patches, module, "MultiMonitor.log", _around.funnel(_read_metrics))
 
 
 def _read_metrics(writer: Recorder, _monitor: Any, metrics: Any, step: Any = None) -> None:
@@ -43,12 +42,12 @@ def _read_metrics(writer: Recorder, _monitor: Any, metrics: Any, step: Any = Non
 
 
 def _patch_periodic(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "PeriodicLogger.emit", _emit_wrapper)
+    wrap(patches, module, "PeriodicLogger.emit", _emit_wrapper)
 
 
 def _emit_wrapper(original: Any, switch: Switch) -> Any:
-    """``collect`` empties the counters that it reads: so its result is taken, once."""
-    keep = _around.after(_read_collected)
+    """``collect`` resets the counters that it reads, so its one result is recorded."""
+    record = _around.after(_read_collected)
     muted = _around.quiet()(original, switch)
 
     def emit(logger: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,7 +55,7 @@ def _emit_wrapper(original: Any, switch: Switch) -> Any:
         if not switch.is_on or "collect" not in own:
             return original(logger, *args, **kwargs)
         collect = own["collect"]
-        own["collect"] = keep(collect, switch)
+        own["collect"] = record(collect, switch)
         try:
             return muted(logger, *args, **kwargs)
         finally:
@@ -72,21 +71,21 @@ def _read_collected(writer: Recorder, collected: Any) -> None:
 
 
 def _slot_usage(payload: Any) -> dict[str, float]:
-    """Train and eval share the places; more than 1 where these were made fewer meanwhile."""
-    num_places = payload.get("concurrency/max_inflight")
-    taken = [payload.get(f"dispatcher/inflight/{kind}") for kind in ("train", "eval")]
-    if not num_places or None in taken:
+    """Train and eval share the slots; more than 1 if the number of slots was reduced meanwhile."""
+    num_slots = payload.get("concurrency/max_inflight")
+    used = [payload.get(f"dispatcher/inflight/{kind}") for kind in ("train", "eval")]
+    if not num_slots or None in used:
         return {}
-    return {"pipeline/slot_usage/all": sum(taken) / num_places}
+    return {"pipeline/slot_usage/all": sum(used) / num_slots}
 
 
 def _patch_inference(patches: PatchSet, module: ModuleType) -> None:
-    """``build_metrics`` in main, ``smooth_metrics`` from v0.6 to v0.8: what wandb gets after it."""
+    """Patch ``build_metrics`` (main) or ``smooth_metrics`` (v0.6 to v0.8), which wandb reports."""
     collector = "InferenceMetricsCollector"
     for method in ("build_metrics", "smooth_metrics"):
         if hasattr(getattr(module, collector, None), method):
-            put(patches, module, f"{collector}.{method}", _around.after(_read_inference))
-            put(patches, module, f"{collector}.collect_and_log", _around.quiet())
+            wrap(patches, module, f"{collector}.{method}", _around.after(_read_inference))
+            wrap(patches, module, f"{collector}.collect_and_log", _around.quiet())
             return
 
 
@@ -96,8 +95,8 @@ def _read_inference(writer: Recorder, metrics: Any, *_: Any, **__: Any) -> None:
 
 def _patch_orchestrator(patches: PatchSet, module: ModuleType) -> None:
     ship = "Orchestrator.finalize_train_batch"
-    put(patches, module, ship, _around.before(_claim_orchestrator))
-    put(patches, module, "Orchestrator.maybe_save_ckpt", span("checkpoint"))
+    wrap(patches, module, ship, _around.before(_claim_orchestrator))
+    wrap(patches, module, "Orchestrator.maybe_save_ckpt", span("checkpoint"))
 
 
 def _claim_orchestrator(writer: Recorder, *_: Any, **__: Any) -> None:
@@ -105,23 +104,23 @@ def _claim_orchestrator(writer: Recorder, *_: Any, **__: Any) -> None:
 
 
 def _read_packed(writer: Recorder, micro_batches: Any, *_: Any, **__: Any) -> None:
-    _around.crossing(writer, "actor_update", micro_batches, _PACKED)
+    _around.observe_parts(writer, "actor_update", micro_batches, _PACKED)
 
 
 def _patch_data(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "DataLoader.get_batch", _around.after(_read_packed))
-    put(patches, module, "DataLoader.wait_for_batch", _around.waiting("queue"))
+    wrap(patches, module, "DataLoader.get_batch", _around.after(_read_packed))
+    wrap(patches, module, "DataLoader.wait_for_batch", _around.waiting("queue"))
 
 
 def _patch_broadcast(owner: str) -> Callable[[PatchSet, ModuleType], None]:
     def patch(patches: PatchSet, module: ModuleType) -> None:
-        put(patches, module, f"{owner}.broadcast_weights", span("weight_sync"))
+        wrap(patches, module, f"{owner}.broadcast_weights", span("weight_sync"))
 
     return patch
 
 
 def _patch_checkpoint(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "CheckpointManager.save", span("checkpoint"))
+    wrap(patches, module, "CheckpointManager.save", span("checkpoint"))
 
 
 _WEIGHTS = "prime_rl.transports.weights"

@@ -1,8 +1,8 @@
-"""Ray: each method call of an actor is a stage of that name, as long as no framework marks its own.
+"""Ray: each method call of an actor is a stage of that name, unless a framework marks its stages.
 
 Ray 2 runs every call inside ``ray._private.worker._changeproctitle("ray::Actor.method", ...)`` and
-looks that function up at each call, so it works in actors that run already. Methods of actors with
-an event loop overlap in one thread and are left alone.
+looks that function up at each call, so this also works in running actors. Methods of actors with an
+event loop overlap in one thread and are not recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import dfx_agent.shim as dfx
 from dfx_agent.shim import adapters, recorder
 from dfx_agent.shim.patches import PatchSet, Switch
 
-KIND = "launcher"  # it says nothing about whose names metrics have
+KIND = "launcher"  # its metrics have no naming scheme of their own
 
 _TITLE = "ray::"
 
@@ -50,7 +50,7 @@ def _patch_calls(patches: PatchSet, module: ModuleType) -> None:
             method = _stage_of(title, module) if switch.is_on else ""
             if not method:
                 return change
-            switch.see()
+            switch.mark_used()
             return _MethodCall(change, dfx.stage(method))
 
         return _changeproctitle
@@ -59,7 +59,7 @@ def _patch_calls(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _stage_of(title: str, module: ModuleType) -> str:
-    """The method of "ray::Actor.method"; "" where it is not to be a stage."""
+    """The method in "ray::Actor.method"; "" if it should not be a stage."""
     writer = recorder.current
     is_armed = recorder.start_late is not None and "torch" in sys.modules
     if adapters.has_framework() or (writer is None and not is_armed):
@@ -75,7 +75,7 @@ def _stage_of(title: str, module: ModuleType) -> str:
 
 
 def _patch_driver(patches: PatchSet, module: ModuleType) -> None:
-    """A driver that waits for results has its segment, so that its end is seen."""
+    """A driver that waits for results gets a segment, so that its exit is seen."""
 
     def wrapper(original: Callable[..., Any], switch: Switch) -> Any:
         def get_objects(*args: Any, **kwargs: Any) -> Any:

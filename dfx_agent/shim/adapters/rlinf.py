@@ -1,13 +1,13 @@
-"""RLinf (0.3): a runner (driver) that logs, workers in Ray actors with a timer of their own.
+"""RLinf (0.3): a runner (driver) that logs, and workers in Ray actors with their own timer.
 
-Source: rlinf 0.3.0 and RLinf/RLinf a3816b5. The runner sends 3 to 6 dicts per step; the one with
-"time/step" closes it. Workers of embodied runs are told the step; actors of reasoning runs are not,
-so that theirs is counted: one for each training, from the checkpoint they resumed on.
+Source: rlinf 0.3.0 and RLinf/RLinf a3816b5. The runner logs 3 to 6 dicts per step; the one with
+"time/step" ends the step. Workers of embodied runs know the step. Actors of reasoning runs do not,
+so their trainings are counted, starting at the checkpoint from which they resumed.
 
-The shape ledger looks at what an actor has before advantages and at what it trains, all
-mini-batches of a step together. Reasoning: RLinf gives samples no id, their tokens are one.
-Embodied: a row is one step of one environment; log-probabilities (as wide as the model's tokens)
-and observations are left out.
+The shape ledger inspects what an actor has before advantages, and what it trains: all mini-batches
+of a step together. In reasoning, samples have no id, so their tokens serve as one. In embodied
+runs, a row is one step of one environment; log-probabilities (as wide as the model's tokens) and
+observations are ignored.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import StageOnce, put
+from dfx_agent.shim.adapters._around import StageOnce, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 
-# tags of the runner's and of the workers' timers; other tags are no stage of ours
+# tags of the runner's and of the workers' timers; other tags are not recorded
 _STAGES = {
     "generate_rollouts": "rollout",
     "generate_one_epoch": "rollout",
@@ -57,13 +57,13 @@ _LANGUAGE = (
     "returns", "values", "rollout_logprobs", "recomputed_logprobs", "ref_logprobs",
 )  # fmt: skip
 _EMBODIED = ("loss_mask", "rewards", "advantages", "returns", "prev_values", "dones")
-_ONE_MORE = frozenset({"prev_values", "dones"})  # what is after the last step too
+_ONE_MORE = frozenset({"prev_values", "dones"})  # columns with a row after the last step
 _MASKED = frozenset({"rewards", "advantages", "returns"})
 _SAVED_STEP = re.compile(r"global_step_(\d+)")
 
 
 def _patch_logger(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "MetricLogger.log", _around.funnel(_read_log))
+    wrap(patches, module, "MetricLogger.log", _around.funnel(_read_log))
 
 
 def _read_log(
@@ -76,13 +76,13 @@ def _read_log(
     rank: int | None = None,
     **_: Any,
 ) -> None:
-    """Reports about one worker are passed over: that worker's own guest measures it."""
+    """Reports about one worker are ignored: that worker's own guest measures it."""
     if worker_group_name is None or rank is None:
         _around.report(writer, data, step, ends_step="time/step" in data)
 
 
 def _patch_runner_timer(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "ScopedTimer.__call__", _runner_timer)
+    wrap(patches, module, "ScopedTimer.__call__", _runner_timer)
 
 
 def _runner_timer(original: Any, switch: Switch) -> Any:
@@ -91,7 +91,7 @@ def _runner_timer(original: Any, switch: Switch) -> Any:
         name = args[0] if args else kwargs.get("name")
         if not switch.is_on or name not in _STAGES:
             return inner
-        switch.see()
+        switch.mark_used()
         return _timed(inner, name)
 
     return run
@@ -102,20 +102,20 @@ def _patch_worker(patches: PatchSet, module: ModuleType) -> None:
 
     timer = getattr(getattr(module, "Worker", None), "worker_timer", None)
     if timer is not None and "tag" in inspect.signature(timer).parameters:
-        put(patches, module, "Worker.worker_timer", _worker_timer)
+        wrap(patches, module, "Worker.worker_timer", _worker_timer)
 
 
 def _worker_timer(original: Any, switch: Switch) -> Any:
     def run(worker: Any, *args: Any, **kwargs: Any) -> Any:
         tag = args[0] if args else kwargs.get("tag")
-        if tag is None:  # the original looks for its caller on the stack, where we are one more
+        if tag is None:  # the original reads its caller from the stack, which is now this one
             tag = sys._getframe(1).f_code.co_name  # noqa: SLF001
             args, kwargs = (tag, *args[1:]), {k: v for k, v in kwargs.items() if k != "tag"}
         inner = original(worker, *args, **kwargs)
         if not switch.is_on:
             return inner
-        switch.see()
-        _around.see(_claim_role, worker)
+        switch.mark_used()
+        _around.call_reader(_claim_role, worker)
         return _timed(inner, tag) if tag in _STAGES else inner
 
     return run
@@ -128,29 +128,29 @@ def _timed(inner: AbstractContextManager[Any], tag: str) -> Iterator[Any]:
 
 
 def _claim_role(writer: Recorder, worker: Any) -> None:
-    """Group names are the job's own words ("ActorGroup", "RolloutGroup"): the first one counts."""
+    """Group names are chosen by the job ("ActorGroup", "RolloutGroup"); the first one counts."""
     group = str(getattr(worker, "_group_name", "") or "")
     _around.claim(writer, group.removesuffix("Group").lower())
 
 
 def _patch_actor(patches: PatchSet, module: ModuleType) -> None:
-    """Reasoning: FSDP's actor; Megatron's worker is actor or critic."""
+    """Patch the reasoning actors (FSDP, Megatron: actor or critic) and the embodied actor."""
     for owner in ("FSDPActor", "MegatronWorker"):
-        put(patches, module, f"{owner}.load_checkpoint", _around.before(_read_resumed))
-        put(patches, module, f"{owner}.run_training", _around.before(_read_training))
+        wrap(patches, module, f"{owner}.load_checkpoint", _around.before(_read_resumed))
+        wrap(patches, module, f"{owner}.run_training", _around.before(_read_training))
         advantages = _around.before(_read_language("advantage"))
-        put(patches, module, f"{owner}.compute_advantages_and_returns", advantages)
+        wrap(patches, module, f"{owner}.compute_advantages_and_returns", advantages)
         trained = _around.before(_read_language("_update"))
-        put(patches, module, f"{owner}.training_step", trained)
+        wrap(patches, module, f"{owner}.training_step", trained)
     embodied = "EmbodiedFSDPActor"
-    put(patches, module, f"{embodied}.set_global_step", _around.before(_read_step))
+    wrap(patches, module, f"{embodied}.set_global_step", _around.before(_read_step))
     advantages = _around.before(_read_rollouts)
-    put(patches, module, f"{embodied}.compute_advantages_and_returns", advantages)
-    put(patches, module, f"{embodied}.train_micro_batch", _around.before(_read_micro_batch))
+    wrap(patches, module, f"{embodied}.compute_advantages_and_returns", advantages)
+    wrap(patches, module, f"{embodied}.train_micro_batch", _around.before(_read_micro_batch))
 
 
 def _patch_rollout(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "MultiStepRolloutWorker.set_global_step", _around.before(_read_step))
+    wrap(patches, module, "MultiStepRolloutWorker.set_global_step", _around.before(_read_step))
 
 
 def _read_step(writer: Recorder, _worker: Any, global_step: Any) -> None:
@@ -164,7 +164,7 @@ def _read_resumed(writer: Recorder, _worker: Any, load_path: Any, *_: Any, **__:
 
 
 def _read_training(writer: Recorder, *_: Any, **__: Any) -> None:
-    """Nobody has said a step before the first one."""
+    """Start the next step; before the first training no step is known."""
     step = writer.step if writer.has_explicit_steps else None
     _around.begin_step(writer, 1 if step is None else step + 1)
 
@@ -182,7 +182,7 @@ def _read_language(stage: str) -> _around.Read:
 
 
 def _read_rollouts(writer: Recorder, actor: Any) -> None:
-    """[steps, environments, ...], as the training flattens it."""
+    """Batches are [steps, environments, ...] and are flattened as the training does it."""
     batch = actor.rollout_batch
     columns = _embodied(batch)
     steps = {name: value[:-1] if name in _ONE_MORE else value for name, value in columns.items()}
@@ -194,7 +194,7 @@ def _read_micro_batch(writer: Recorder, _actor: Any, micro_batch: Any, *_: Any, 
 
 
 def _embodied(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A mask that counts chunks of actions fits no column that counts actions: it is left out."""
+    """Drop a mask per chunk of actions, which does not fit the columns per action."""
     columns = {name: batch[name] for name in _EMBODIED if batch.get(name) is not None}
     mask = columns.get("loss_mask")
     if mask is not None and any(columns[name].shape != mask.shape for name in _MASKED & {*columns}):

@@ -1,12 +1,12 @@
-"""ROLL: a pipeline driver with trackers and timers, workers as Ray actors.
+"""ROLL: a pipeline driver with trackers and timers, and workers as Ray actors.
 
-Source: alibaba/ROLL 8eb27cc. The subclasses of ``BaseTracker`` override ``log`` and strip a reducer
-tag ("actor/pg_loss@sum") inside, so it is stripped here too. After a resume the pipeline sends its
-whole history through ``log`` again, from a thread: those reports carry "system/step" and keep their
-old steps.
+Source: alibaba/ROLL 8eb27cc. Subclasses of ``BaseTracker`` override ``log`` and strip a reducer tag
+("actor/pg_loss@sum") inside, so the adapter strips it too. After a resume the pipeline logs its
+complete history again, from a thread. Those reports contain "system/step" and retain their old
+steps.
 
-The shape ledger looks at what a worker's method is given, at most 14 columns. A batch of which some
-columns lie in another process is left out, since reading it would fetch them.
+The shape ledger inspects the arguments of a worker's methods, at most 14 columns. A batch with
+columns in another process is ignored, because reading it would fetch them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, put, span
+from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, span, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.spans import tell_held
+from dfx_agent.shim.spans import record_memory
 
 # driver: names of ``codetiming.Timer`` in the RLVR, agentic and DPO pipelines
 _TIMERS = {
@@ -60,8 +60,8 @@ def _patch_tracking(patches: PatchSet, module: ModuleType) -> None:
     for tracker in list(vars(module).values()):
         if isinstance(tracker, type) and issubclass(tracker, base) and "log" in vars(tracker):
             patches.replace(tracker, "log", _around.funnel(_read_log))
-    # writes from a thread of its own, which does not see that trackers are quiet
-    put(patches, module, "TensorBoardTracker._write", _around.quiet())
+    # writes from its own thread, which does not inherit the quiet state
+    wrap(patches, module, "TensorBoardTracker._write", _around.quiet())
 
 
 def _read_log(writer: Recorder, _tracker: Any, values: Any, step: Any = None, **_: Any) -> None:
@@ -72,7 +72,7 @@ def _read_log(writer: Recorder, _tracker: Any, values: Any, step: Any = None, **
 
 
 def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
-    """``start`` and ``stop`` are what its context manager calls too."""
+    """Patch ``start`` and ``stop``, which the timer's context manager calls too."""
     running: dict[int, StageOnce] = {}
 
     def begin(_writer: Recorder, _: None, timer: Any) -> None:
@@ -85,15 +85,15 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
         if stage is not None:
             stage.__exit__(None, None, None)
 
-    put(patches, module, "Timer.start", _around.after(begin))
-    put(patches, module, "Timer.stop", _around.after(end))
+    wrap(patches, module, "Timer.start", _around.after(begin))
+    wrap(patches, module, "Timer.stop", _around.after(end))
 
 
 def _patch_worker(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "Worker.__init__", _around.after(_claim_role))
-    put(patches, module, "Worker.start_model_update", span("weight_sync"))
-    put(patches, module, "Worker.load_states", span("offload", kind=Onload))
-    put(patches, module, "Worker.offload_states", span("offload", kind=Offload))
+    wrap(patches, module, "Worker.__init__", _around.after(_claim_role))
+    wrap(patches, module, "Worker.start_model_update", span("weight_sync"))
+    wrap(patches, module, "Worker.load_states", span("offload", kind=Onload))
+    wrap(patches, module, "Worker.offload_states", span("offload", kind=Offload))
 
 
 def _claim_role(writer: Recorder, _: None, worker: Any, *__: Any, **___: Any) -> None:
@@ -103,18 +103,18 @@ def _claim_role(writer: Recorder, _: None, worker: Any, *__: Any, **___: Any) ->
 
 def _patch_models(patches: PatchSet, module: ModuleType) -> None:
     for path, stage in _WORK.items():
-        put(patches, module, path, span(stage, read=_read_call(stage)))
-    put(patches, module, "InferWorker.load_states", span("offload", kind=Onload))
-    put(patches, module, "InferWorker.offload_states", span("offload", kind=Offload))
+        wrap(patches, module, path, span(stage, read=_read_call(stage)))
+    wrap(patches, module, "InferWorker.load_states", span("offload", kind=Onload))
+    wrap(patches, module, "InferWorker.offload_states", span("offload", kind=Offload))
 
 
 def _patch_states(patches: PatchSet, module: ModuleType) -> None:
-    """Sic; what it measures itself, with ``ROLL_DEBUG`` only, is a mean over ranks."""
-    put(patches, module, "state_offload_manger", _measured)
+    """The name is misspelt in ROLL. ROLL's own numbers (``ROLL_DEBUG``) are means over ranks."""
+    wrap(patches, module, "state_offload_manger", _measured)
 
 
 def _measured(original: Any, switch: Switch) -> Any:
-    """Its four points; a body that raises is not offloaded."""
+    """Record the memory at its four points; a body that raises is not offloaded."""
 
     @contextmanager
     def run(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -122,13 +122,13 @@ def _measured(original: Any, switch: Switch) -> Any:
             with original(*args, **kwargs) as given:
                 yield given
             return
-        switch.see()
-        tell_held("start/offload", "offload")
+        switch.mark_used()
+        record_memory("start/offload", "offload")
         with original(*args, **kwargs) as given:
-            tell_held("start/onload", "offload")
+            record_memory("start/onload", "offload")
             yield given
-            tell_held("end/onload", "offload")
-        tell_held("end/offload", "offload")
+            record_memory("end/onload", "offload")
+        record_memory("end/offload", "offload")
 
     return run
 
@@ -145,7 +145,7 @@ def _read_call(stage: _around.Name) -> _around.Read:
 
 
 def _columns(data: Any) -> dict[str, Any]:
-    """Of a DataProto that is here; its ``batch`` would look for other columns elsewhere."""
+    """Columns of a local DataProto; its ``batch`` would fetch other columns."""
     if not hasattr(data, "non_tensor_batch") or getattr(data, "_remote_batch", None) is not None:
         return {}
     tensors = data._batch if hasattr(data, "_batch") else data.batch  # noqa: SLF001
@@ -160,7 +160,7 @@ def _stage_of_log_probs(worker: Any, *_: Any, **__: Any) -> str:
 def _read_step(
     writer: Recorder, _worker: Any, data: Any = None, *_: Any, global_step: Any = None, **__: Any
 ) -> None:
-    """A batch carries its step; a checkpoint is called with it."""
+    """The step is in the batch; a checkpoint is called with it."""
     meta = getattr(data, "meta_info", None)
     if isinstance(meta, dict):
         global_step = meta.get("global_step")

@@ -1,12 +1,12 @@
 """slime: rollouts in one Ray actor, Megatron training in one Ray actor per rank.
 
 Source: THUDM/slime 624b824; up to 0.3.1 the same functions are in ``slime.utils``. Every report
-goes through one function, with its step under ``step_key`` inside the dict: three axes (rollout,
-train, eval), of which "rollout/step" is the step here. It is called without a tracker too.
+passes one function, with its step in the dict under ``step_key``. There are three axes (rollout,
+train, eval); "rollout/step" is the step here. The function is also called without a tracker.
 
-The shape ledger looks at a rollout's samples (of a column at most 2**17 tokens are added up) and at
-what a training rank was given: a sum per sample and column on the device. Log-probabilities are
-left out there: under context parallelism a rank has a slice of them beside the whole mask.
+The shape ledger inspects a rollout's samples (at most 2**17 tokens per column are summed) and the
+input of a training rank: a sum per sample and column on the device. Log-probabilities are ignored
+there: with context parallelism a rank has a part of them but the complete mask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _around
-from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, put, span
+from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, span, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -36,7 +36,7 @@ _STAGES = {
     "wake_up": "offload",
 }
 _MOVES = {"sleep": Offload, "wake_up": Onload}
-# of a Sample, and of the rollout data of a training rank by the same names
+# columns of a Sample, and of the rollout data of a training rank
 _SAMPLED = ("index", "group_index", "tokens", "response_length", "loss_mask", "rollout_log_probs",
             "reward")  # fmt: skip
 _TRAINED = {
@@ -49,7 +49,7 @@ _TRAINED = {
 
 
 def _patch_logging(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "log", _around.funnel(_read_log))
+    wrap(patches, module, "log", _around.funnel(_read_log))
 
 
 def _read_log(
@@ -63,7 +63,7 @@ def _read_log(
 
 
 def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
-    """One ``Timer`` per process; "train_wait" lies open between two calls of the actor."""
+    """There is one ``Timer`` per process; "train_wait" is open between two calls of the actor."""
     running: dict[str, Any] = {}
 
     def begin(_writer: Recorder, _: None, _timer: Any, name: str) -> None:
@@ -76,15 +76,15 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
         if span is not None:
             span.__exit__(None, None, None)
 
-    put(patches, module, "Timer.start", _around.after(begin))
-    put(patches, module, "Timer.end", _around.after(end))
+    wrap(patches, module, "Timer.start", _around.after(begin))
+    wrap(patches, module, "Timer.end", _around.after(end))
 
 
 def _patch_training(patches: PatchSet, module: ModuleType) -> None:
-    """The class is decorated where it is used, so it can be patched here."""
-    put(patches, module, "MegatronTrainRayActor.train", _around.before(_read_train))
+    """Patch the class, which is decorated where it is used and not here."""
+    wrap(patches, module, "MegatronTrainRayActor.train", _around.before(_read_train))
     for stage, method in {"actor_update": "train_actor", "critic_update": "train_critic"}.items():
-        put(patches, module, f"MegatronTrainRayActor.{method}", _around.before(_shared(stage)))
+        wrap(patches, module, f"MegatronTrainRayActor.{method}", _around.before(_shared(stage)))
 
 
 def _read_train(writer: Recorder, actor: Any, rollout_id: Any, *_: Any, **__: Any) -> None:
@@ -104,7 +104,7 @@ def _shared(stage: str) -> _around.Read:
 
 def _patch_rollout(patches: PatchSet, module: ModuleType) -> None:
     make = span(_stage_of_rollout, read=_claim_rollout)
-    put(patches, module, "call_rollout_fn", make)
+    wrap(patches, module, "call_rollout_fn", make)
 
 
 def _stage_of_rollout(*_: Any, evaluation: bool = False, **__: Any) -> str:
@@ -119,15 +119,15 @@ def _claim_rollout(
 
 
 def _patch_samples(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "log_rollout_data", _around.before(_read_columns))
-    put(patches, module, "log_rollout_data", _around.before(_read_samples))
+    wrap(patches, module, "log_rollout_data", _around.before(_read_columns))
+    wrap(patches, module, "log_rollout_data", _around.before(_read_samples))
 
 
 def _read_columns(
     writer: Recorder, _rollout_id: Any, _args: Any, samples: Any, *_: Any, **__: Any
 ) -> None:
-    """Only what every sample has: slime fills in the rest later, and rewards may be dicts."""
-    columns = {name: [getattr(each, name, None) for each in samples] for name in _SAMPLED}
+    """Inspect columns that every sample has: slime fills others later, and rewards may be dicts."""
+    columns = {name: [getattr(sample, name, None) for sample in samples] for name in _SAMPLED}
     whole = {n: v for n, v in columns.items() if not any(x is None or _is_dict(x) for x in v)}
     observe(writer, "rollout", whole)
 
@@ -139,19 +139,19 @@ def _is_dict(value: Any) -> bool:
 def _read_samples(
     writer: Recorder, rollout_id: Any, _args: Any, samples: Any, *_: Any, **__: Any
 ) -> None:
-    """Whose weights changed: each call of the engine leaves its version in the sample."""
+    """Report samples whose weights changed: each engine call stores its version in the sample."""
     versions = [found for sample in samples if (found := getattr(sample, "weight_versions", None))]
     if not versions:
         return
     num_partial = sum(len(set(of_sample)) > 1 for of_sample in versions)
-    told: dict[str, float] = {
+    values: dict[str, float] = {
         "pipeline/partial/ratio": num_partial / len(versions),
         "pipeline/partial/samples": num_partial,
     }
-    with suppress(ValueError):  # an engine that nobody has told a number calls it "default"
+    with suppress(ValueError):  # an engine without a version number calls it "default"
         numbers = [[int(version) for version in of_sample] for of_sample in versions]
-        told["pipeline/partial/max_span"] = max(max(n) - min(n) for n in numbers)
-    _around.report(writer, told, rollout_id)
+        values["pipeline/partial/max_span"] = max(max(n) - min(n) for n in numbers)
+    _around.report(writer, values, rollout_id)
 
 
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _tracker
-from dfx_agent.shim.adapters._around import before, put
+from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
@@ -16,7 +16,7 @@ KIND = "tracker"
 
 def _patch_run(owner: str) -> Callable[[PatchSet, ModuleType], None]:
     def patch(patches: PatchSet, module: ModuleType) -> None:
-        put(patches, module, f"{owner}.log", before(_read_log))
+        wrap(patches, module, f"{owner}.log", before(_read_log))
 
     return patch
 

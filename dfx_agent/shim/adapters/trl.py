@@ -1,11 +1,11 @@
-"""TRL 0.14 to 1.x: the trainers on top of ``transformers.Trainer``, GRPO and RLOO above all.
+"""TRL 0.14 to 1.x: trainers based on ``transformers.Trainer``, mainly GRPO and RLOO.
 
-Every rank reports: ``Trainer.log`` is called on all of them. A step is ``state.global_step`` + 1
-while its micro batches run, and its report carries the same number. Methods are patched on the
-classes that define them, so that trainers that run already are observed too (attach).
+Every rank reports, because ``Trainer.log`` is called on all of them. A step is
+``state.global_step`` + 1 while its micro-batches run, and its report has the same number. Methods
+are patched on the classes that define them, so that an attach also covers running trainers.
 
-``actor_update`` is what ``training_step`` does once its inputs are there (forward, backward), and
-the update itself; generation, rewards and log-probs happen inside ``training_step`` before that.
+``actor_update`` is the part of ``training_step`` after its inputs are ready (forward, backward),
+and the update itself. Generation, rewards and log-probs happen in ``training_step`` before that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_PROBS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 
 
 class _MicroBatch:
-    """One ``training_step`` at work."""
+    """One running ``training_step``."""
 
     __slots__ = ("update",)
 
@@ -46,9 +46,9 @@ def _patch_log(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _read_log(writer: Recorder, trainer: Any, logs: Any, *_: Any, **__: Any) -> None:
-    """Before the callbacks: what they add is for trackers. The epoch is added inside, and is here.
+    """Report before the callbacks, which add values for trackers only. The epoch is added here.
 
-    In evaluation keys begin with "eval_" and keep it.
+    In evaluation the keys start with "eval_" and retain it.
     """
     _around.report(writer, logs, trainer.state.global_step)
     if trainer.state.epoch is not None:
@@ -64,7 +64,7 @@ def _step_wrapper(original: Any, switch: Switch) -> Any:
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not switch.is_on:
             return original(self, *args, **kwargs)
-        switch.see()
+        switch.mark_used()
         _begin_step(self)
         micro_batch = _MicroBatch()
         token = _micro_batch.set(micro_batch)
@@ -98,7 +98,7 @@ def _begin_step(trainer: Any) -> None:
 
 
 def _begin_update(_writer: Recorder, *_: Any) -> None:
-    """The loss is computed next: the inputs are there."""
+    """The loss is computed next, so the inputs are ready."""
     micro_batch = _micro_batch.get()
     if micro_batch is not None and micro_batch.update is None:
         micro_batch.update = step_hooks.open_stage("actor_update")
@@ -113,7 +113,7 @@ def _end_update(micro_batch: _MicroBatch, failure: type[BaseException] | None) -
 
 
 def _patch_update(patches: PatchSet, module: ModuleType) -> None:
-    """Clipping and the step itself, after the last micro batch."""
+    """Gradient clipping and the optimizer step, after the last micro-batch."""
     patches.replace(module.AcceleratedOptimizer, "step", _around.span("actor_update"))
     accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
     if accelerator is not None:
@@ -129,13 +129,13 @@ def _patch_checkpoint(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _patch_sampling(name: str, patches: PatchSet, module: ModuleType) -> None:
-    """Stages of the samples of a trainer class; all of them happen in evaluation too, as one."""
+    """Patch the sampling of a trainer class; in evaluation all of it is one stage."""
     trainer = getattr(module, name)
     rest = "advantage"
     if hasattr(trainer, "_generate"):
         patches.replace(trainer, "_generate", _around.after(_count_tokens))
         patches.replace(trainer, "_generate", _in_training("rollout"))
-    else:  # before 0.24 generation was part of the function around
+    else:  # before 0.24 generation was part of the surrounding function
         rest = "rollout"
     patches.replace(trainer, "_generate_and_score_completions", _in_training(rest))
     patches.replace(trainer, "_generate_and_score_completions", _around.after(_read_batch))
@@ -162,7 +162,7 @@ def _patch_vllm(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _patch_profiling(patches: PatchSet, module: ModuleType) -> None:
-    """Its times go to trackers on rank 0, under names of methods: the stages above say the same."""
+    """Stop trackers on rank 0 from recording its times: the stages above contain them."""
     patches.replace(module.ProfilingContext, "_log_metrics", _around.quiet())
 
 
@@ -171,7 +171,7 @@ def _in_training(stage: str) -> _around.Make:
 
 
 def _log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
-    """The same method serves three models: with gradients it is the policy's own forward."""
+    """The same method serves three models; with gradients it is the policy's own forward."""
     if sys.modules["torch"].is_grad_enabled() or not trainer.model.training:
         return None
     is_reference = model is getattr(trainer, "ref_model", None) or _has_reference_adapter(model)
@@ -179,7 +179,7 @@ def _log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
 
 
 def _has_reference_adapter(model: Any) -> bool:
-    """With PEFT the reference is the model without its adapter, or with one of this name."""
+    """With PEFT the reference is the model without its adapter, or with an adapter "ref"."""
     if not hasattr(model, "peft_config"):
         return False
     layers = (m for m in model.modules() if hasattr(m, "_disable_adapters"))
@@ -188,13 +188,13 @@ def _has_reference_adapter(model: Any) -> bool:
 
 
 def _read_batch(_writer: Recorder, batch: Any, trainer: Any, *_: Any, **__: Any) -> None:
-    """Once it is whole. Later the rows are shuffled and split, and carry no ids to compare by."""
+    """Inspect the complete batch; later its rows are shuffled and split, and have no ids."""
     if trainer.model.training:
         dfx.ledger("rollout", batch)
 
 
 def _count_tokens(writer: Recorder, result: Any, trainer: Any, *_: Any, **__: Any) -> None:
-    """Of this rank; what is not a list of token lists (an older version) is not counted."""
+    """Count this rank's tokens; results that are not lists of token lists are ignored."""
     if trainer.model.training and isinstance(result, tuple):
         for kind, sequences in zip(("prompt", "response"), result, strict=False):
             if isinstance(sequences, list) and all(isinstance(ids, list) for ids in sequences):

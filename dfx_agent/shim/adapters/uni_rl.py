@@ -1,4 +1,4 @@
-"""UniLab in the package ``uni_rl`` (unilab-rl 0.2 to 1.4): learner, and a collector it spawns."""
+"""UniLab in the package ``uni_rl`` (unilab-rl 0.2 to 1.4): learner and collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UniLab in the package ``unilab`` (1.5), which has ``uni_rl`` within: see ``_unilab``."""
+"""UniLab in the package ``unilab`` (1.5), which contains ``uni_rl``: see ``_unilab``."""
 
 from __future__ import annotations
 

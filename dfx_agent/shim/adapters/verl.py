@@ -1,8 +1,8 @@
-"""verl: one metric funnel and one timer in the driver, registered methods in the Ray workers.
+"""verl: metrics and timers in the driver, registered methods in the Ray workers.
 
 Sources: verl-project/verl 1dda039 and PyPI 0.9.1. Every timer of every trainer ends in
-``verl.utils.profiler.performance._timer``, looked up when it is called; every
-method that a ``RayWorkerGroup`` calls went through ``register`` (see ``_verl_workers``).
+``verl.utils.profiler.performance._timer``, which is looked up at each call. Every method that a
+``RayWorkerGroup`` calls was registered by ``register`` (see ``_verl_workers``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import dfx_agent.shim as dfx
 from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import _around, _verl_samples, _verl_workers
-from dfx_agent.shim.adapters._around import put
+from dfx_agent.shim.adapters._around import wrap
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import Onloading
@@ -55,7 +55,7 @@ _HAS_FAST_LOCALS = 1  # inspect.CO_OPTIMIZED
 
 
 def _patch_tracking(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "Tracking.log", _around.funnel(_read_report))
+    wrap(patches, module, "Tracking.log", _around.funnel(_read_report))
 
 
 def _read_report(
@@ -72,11 +72,11 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _timed(original: Any, switch: Switch) -> Any:
-    """A generator, as verl's own: ``marked_timer`` delegates to it with ``yield from``."""
+    """Wrap verl's generator by a generator: ``marked_timer`` uses it with ``yield from``."""
 
     def _timer(name: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if switch.is_on:
-            switch.see()
+            switch.mark_used()
         with _span_of_timer(name) if switch.is_on else nullcontext():
             yield from original(name, *args, **kwargs)
 
@@ -84,7 +84,7 @@ def _timed(original: Any, switch: Switch) -> Any:
 
 
 def _span_of_timer(name: Any) -> AbstractContextManager[Any]:
-    if name == _WHOLE_STEP:  # the gaps between its stages are idle, not a stage
+    if name == _WHOLE_STEP:  # gaps between its stages are idle time, not a stage
         _begin_first_step()
         return nullcontext()
     if name in _WAIT_OF_TIMER:
@@ -94,7 +94,7 @@ def _span_of_timer(name: Any) -> AbstractContextManager[Any]:
 
 
 def _begin_first_step() -> None:
-    """The trainer knows the number; later ones begin at the report of the step before."""
+    """Read the number of the first step; later steps begin at the report of the previous one."""
     writer = recorder.current or recorder.active()
     if writer is None or writer.step is not None:
         return
@@ -110,17 +110,17 @@ def _begin_first_step() -> None:
 
 
 def _first_argument(frame: FrameType) -> Any:
-    """``self`` of a method; None of anything else."""
+    """``self`` of a method; None for any other frame."""
     names = frame.f_locals
     trainer = names.get("self")
     if type(names) is dict and frame.f_code.co_flags & _HAS_FAST_LOCALS:
-        names.clear()  # before Python 3.13 a copy that the frame keeps: the batch would live on
+        names.clear()  # before Python 3.13 a copy that would prolong the life of the batch
     return trainer
 
 
 def _patch_agent_loop(patches: PatchSet, module: ModuleType) -> None:
-    """Its generation is timed per sample by verl's own timer."""
-    put(patches, module, "AgentLoopWorker.__init__", _around.after(_claim_rollout))
+    """Verl's own timer measures its generation per sample."""
+    wrap(patches, module, "AgentLoopWorker.__init__", _around.after(_claim_rollout))
 
 
 def _claim_rollout(writer: Recorder, *_: Any, **__: Any) -> None:
@@ -128,8 +128,8 @@ def _claim_rollout(writer: Recorder, *_: Any, **__: Any) -> None:
 
 
 def _patch_reward_loop(patches: PatchSet, module: ModuleType) -> None:
-    put(patches, module, "RewardLoopWorker.__init__", _around.after(_claim_reward))
-    put(patches, module, "RewardLoopWorker.compute_score", _around.span("reward"))
+    wrap(patches, module, "RewardLoopWorker.__init__", _around.after(_claim_reward))
+    wrap(patches, module, "RewardLoopWorker.compute_score", _around.span("reward"))
 
 
 def _claim_reward(writer: Recorder, *_: Any, **__: Any) -> None:

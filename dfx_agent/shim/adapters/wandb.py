@@ -1,7 +1,7 @@
 """Weights & Biases: ``run.log`` and ``wandb.log``, which is the same method bound at ``init``.
 
-``_log`` is what both call, on the class, so a late attach sees the bound one too. Source: wandb
-0.31.
+Both call ``_log`` of the class. It is patched, so that a late attach also covers the bound method.
+Source: wandb 0.31.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from dfx_agent.shim.adapters import _tracker
-from dfx_agent.shim.adapters._around import before, put
+from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
@@ -20,7 +20,7 @@ KIND = "tracker"
 
 def _patch_run(patches: PatchSet, module: ModuleType) -> None:
     name = "_log" if hasattr(getattr(module, "Run", None), "_log") else "log"
-    put(patches, module, f"Run.{name}", before(_read_log))
+    wrap(patches, module, f"Run.{name}", before(_read_log))
 
 
 def _read_log(writer: Recorder, _run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:

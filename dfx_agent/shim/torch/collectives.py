@@ -1,10 +1,10 @@
-"""Collectives as the host sees them: every method of ``ProcessGroup``, and ``Work.wait``.
+"""Records collectives as the host sees them: methods of ``ProcessGroup``, and ``Work.wait``.
 
-The class is patched and not ``torch.distributed``'s functions: one place sees plain calls, names
-that were imported before, FSDP2, DTensor and objects collectives, in every thread. What C++ issues
-by itself (functional collectives, compiled graphs) is not seen, but counted: the group's own
-sequence number goes on, and the gap is the coverage. DDP's reducer is seen by ``ddp.py``. Nothing
-here calls a collective, waits for a device or keeps a tensor alive.
+The class is patched, and not the functions of ``torch.distributed``. One patch then covers plain
+calls, names that were imported before, FSDP2, DTensor and object collectives, in every thread.
+Collectives that C++ issues (functional collectives, compiled graphs) are not recorded but counted:
+they increase the group's sequence number, and the gap is the coverage. ``ddp.py`` records DDP's
+reducer. Nothing here calls a collective, waits for a device or prolongs the life of a tensor.
 """
 
 from __future__ import annotations
@@ -42,24 +42,32 @@ _MAX_PENDING = 4096
 _MAX_GROUP_NAMES = 256
 _MAX_FRAMES = 4
 OTHER = "other"
-_DEFAULT_GROUP = "0"  # the group of all ranks keeps its name, however many others came first
+_DEFAULT_GROUP = "0"  # the group of all ranks has its own name even if the name table is full
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
 
 # writer, name id, sequence, t0, slot, span (0 inside a wait), parent, thread, bytes
 Begun = tuple[recorder.Recorder, int, int, int, int, int, int, int, float]
-# group, what has begun, whether the host waits for it, the time of a device's stream
-_Call = tuple["Group", Begun, bool, device_time.Timing | None]
-# writer, group, the class' function that counts (None: nobody does), name id
-_Seat = tuple[recorder.Recorder, "Group", Any, int]
+# group, the begun record, whether the payload is in host memory, the time on the device's stream
+_Call = tuple["TrackedGroup", Begun, bool, device_time.Timing | None]
+# writer, group, function that returns the sequence number (None: not available), name id
+_CachedCall = tuple[recorder.Recorder, "TrackedGroup", Any, int]
 
 
-class Group:
-    """One process group: its name, its sequence numbers, the name ids of its operations."""
+class TrackedGroup:
+    """One process group: its name, its sequence numbers, and the name ids of its operations."""
 
     __slots__ = (
-        "_before", "count", "ids", "name", "num_apart", "peers", "ref", "seated", "writer",
+        "_before",
+        "caches",
+        "count",
+        "ids",
+        "name",
+        "num_apart",
+        "peers",
+        "ref",
+        "writer",
     )  # fmt: skip
 
     def __init__(self, process_group: Any, name: str) -> None:
@@ -67,18 +75,18 @@ class Group:
         self.name = name
         self.ids: dict[str, int] = {}
         self.writer: recorder.Recorder | None = None
-        self.seated: list[dict[int, _Seat]] = []
+        self.caches: list[dict[int, _CachedCall]] = []
         # the class' function: a bound method would keep the group alive
         self.count = getattr(type(process_group), "_get_sequence_number_for_group", None)
-        if name == OTHER:  # numbers of different groups under one name would say nothing
+        if name == OTHER:  # several groups share this name, so numbers would be meaningless
             self.count = None
         self.num_apart = 0
         self._before = NO_STEP
-        # by rank in the group, of those sent to or received from: PEER - rank of the job
+        # rank in the group -> PEER - rank in the job, for sends and receives
         self.peers: dict[int, int] = {}
 
     def sequence(self) -> int:
-        """Collectives enqueued so far, by C++ too; NO_STEP where the backend does not count."""
+        """Collectives enqueued so far, including those of C++; NO_STEP if the backend has none."""
         process_group = self.ref()
         if self.count is None or process_group is None:
             return NO_STEP
@@ -89,17 +97,18 @@ class Group:
             return NO_STEP
 
     def before_apart(self) -> None:
+        """Note the number before a call that not all ranks of the group count."""
         self._before = self.sequence()
 
     def after_apart(self) -> None:
-        """Leave out what only some ranks count: sends and receives, also those of a barrier."""
+        """Exclude numbers that only some ranks count: sends, receives and those of a barrier."""
         if self._before != NO_STEP:
             self.num_apart += max(0, self.sequence() - self._before)
 
     def peer(self, group_rank: int) -> int:
-        """What a send or receive has in place of a number; NO_STEP where the rank is not known."""
-        known = self.peers.get(group_rank)
-        return self._new_peer(group_rank) if known is None else known
+        """The step field of a send or receive; NO_STEP if the rank is unknown."""
+        peer = self.peers.get(group_rank)
+        return self._new_peer(group_rank) if peer is None else peer
 
     def _new_peer(self, group_rank: int) -> int:
         try:
@@ -109,20 +118,20 @@ class Group:
             return NO_STEP
         if group_rank < 0:
             return NO_STEP
-        known = self.peers[group_rank] = PEER - rank
-        return known
+        peer = self.peers[group_rank] = PEER - rank
+        return peer
 
     def id_of(self, writer: recorder.Recorder, operation: str) -> int:
         """Name id of "operation@group"."""
         if writer is not self.writer:
             self.ids, self.writer = {}, writer
-        known = self.ids.get(operation)
-        if known is None:
-            known = self.ids[operation] = writer.name_id(f"{operation}@{self.name}")
-        return known
+        name_id = self.ids.get(operation)
+        if name_id is None:
+            name_id = self.ids[operation] = writer.name_id(f"{operation}@{self.name}")
+        return name_id
 
 
-_groups: dict[int, Group] = {}
+_groups: dict[int, TrackedGroup] = {}
 _group_names: set[str] = set()
 _UNKNOWN: tuple[bool, Any, None] = False, None, None
 # id(work) -> (is sync, begun, time of the stream)
@@ -144,38 +153,40 @@ def forget_works_and_groups() -> None:
 
 
 def num_calls() -> int:
-    """Collectives seen so far."""
+    """Number of collectives seen so far."""
     return int(repr(_calls)[len("count(") : -1])  # does not take a number
 
 
-def known_groups() -> list[Group]:
-    """Groups of which a collective was seen and that still exist."""
+def seen_groups() -> list[TrackedGroup]:
+    """Groups that still exist and had a collective."""
     return [group for group in list(_groups.values()) if group.ref() is not None]
 
 
-def group_of(process_group: Any) -> Group:
-    """Found by identity: asking C++ for the name costs as much as the record."""
+def group_of(process_group: Any) -> TrackedGroup:
+    """The group by object identity: requesting its name from C++ costs as much as the record."""
     return _groups.get(id(process_group)) or _new_group(process_group)
 
 
-def _new_group(process_group: Any) -> Group:
+def _new_group(process_group: Any) -> TrackedGroup:
     name = str(getattr(process_group, "group_name", "")) or "?"
     is_full = len(_group_names) >= _MAX_GROUP_NAMES
     if is_full and name not in _group_names and name != _DEFAULT_GROUP:
-        name = OTHER  # groups made and destroyed for ever must not fill the name table
+        name = OTHER  # a job that creates groups forever must not fill the name table
     _group_names.add(name)
-    return _groups.setdefault(id(process_group), Group(process_group, name))  # of two threads one
+    return _groups.setdefault(
+        id(process_group), TrackedGroup(process_group, name)
+    )  # of two threads one
 
 
-def _forget_group(key: int, _ref: Any, groups: dict[int, Group] = _groups) -> None:
-    """Called when a group is freed. Reads no global: they are None when the interpreter ends."""
+def _forget_group(key: int, _ref: Any, groups: dict[int, TrackedGroup] = _groups) -> None:
+    """Called when a group is freed. Reads no globals: they are None when the interpreter exits."""
     group = groups.pop(key, None)
-    for seats in group.seated if group else ():
-        seats.pop(key, None)
+    for cached_calls in group.caches if group else ():
+        cached_calls.pop(key, None)
 
 
-def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> Begun | None:
-    """Enter the in-flight table; None when nobody records."""
+def begin(group: TrackedGroup, operation: str, num_bytes: float, sequence: int) -> Begun | None:
+    """Add an entry to the table of open spans; None if this process does not record."""
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
@@ -184,7 +195,7 @@ def begin(group: Group, operation: str, num_bytes: float, sequence: int) -> Begu
 
 
 def end(begun: Begun | None, flags: int) -> None:
-    """Write the record and leave the in-flight table; ``flags``: kind, BLOCKING, FAILED."""
+    """Write the record and remove the open entry; ``flags`` are kind, BLOCKING and FAILED."""
     if begun is not None and begun[0] is recorder.current:
         try:
             writer, name_id, sequence, t0, slot, span, parent, thread, num_bytes = begun
@@ -196,16 +207,16 @@ def end(begun: Begun | None, flags: int) -> None:
 
 
 def abandon(begun: Begun) -> None:
-    """It was none: leave the in-flight table without a record."""
+    """Remove the open entry without a record: nothing was issued."""
     if begun[0] is recorder.current and begun[4]:
         begun[0].leave(begun[4])
 
 
 def entering(kind: int) -> Callable[[Any, float], Begun | None]:
-    """What enters the in-flight table, from (writer, name id, sequence, ...) and bytes.
+    """Return a function of (writer, name id, sequence, ...) and bytes that adds an open entry.
 
-    None where nobody records, or C++ issued what is waited for. One function, as ``_numbered``,
-    which has the same lines on purpose: to call this from there is one more cold function a call.
+    It returns None if this process does not record, or if C++ issued the collective. ``_numbered``
+    repeats its lines on purpose: a call would add one cold function to every collective.
     """
     get_outer, now, ident, waiting = span_writer.innermost.get, _now, _ident, WAIT
 
@@ -271,7 +282,7 @@ def _wrapper_maker(method: str, operation: str, payload_at: int) -> Callable[[An
                 raise
             if call is not None:
                 issued(call, work, kwargs["opts"] if "opts" in kwargs else args[-1])
-                if not switch.is_on:  # taken back meanwhile: nobody sees the wait
+                if not switch.is_on:  # disabled meanwhile: nobody sees the wait
                     _forget(id(work))
             return work
 
@@ -281,23 +292,22 @@ def _wrapper_maker(method: str, operation: str, payload_at: int) -> Callable[[An
 
 
 def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _Call | None]:
-    """What begins a collective: one function, with all that it touches at hand.
+    """Return a function that begins a collective, in one piece with all data at hand.
 
-    Between two collectives a job runs through all its memory: each function and object that this
-    touches is fetched anew, and that is what a hook costs (docs/benchmarks.md).
+    Every function and object that it touches has left the CPU caches (docs/benchmarks.md).
     """
-    seats: dict[int, _Seat] = {}
+    cached_calls: dict[int, _CachedCall] = {}
     get_outer, now, ident, take_call = span_writer.innermost.get, _now, _ident, count_call
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:
         try:
             process_group = args[0]
-            seat = seats.get(id(process_group))
-            if seat is None or seat[0] is not recorder.current:
-                seat = _take_seat(seats, process_group, operation)
-                if seat is None:
+            call = cached_calls.get(id(process_group))
+            if call is None or call[0] is not recorder.current:
+                call = _make_cached_call(cached_calls, process_group, operation)
+                if call is None:
                     return None
-            writer, group, count, name_id = seat
+            writer, group, count, name_id = call
             sequence = NO_STEP if count is None else count(process_group) - group.num_apart + 1
             payload = args[payload_at] if len(args) > payload_at else None
             if type(payload) is list and len(payload) == 1:
@@ -327,28 +337,30 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
     return begin_call
 
 
-def _take_seat(seats: dict[int, _Seat], process_group: Any, operation: str) -> _Seat | None:
-    """What a group's calls of one operation have in common; None when nobody records."""
+def _make_cached_call(
+    cached_calls: dict[int, _CachedCall], process_group: Any, operation: str
+) -> _CachedCall | None:
+    """What all calls of one operation in a group have in common; None if nothing is recorded."""
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
     group = group_of(process_group)
     group.sequence()  # finds out whether the backend counts
-    seat = writer, group, group.count, group.id_of(writer, operation)
-    seats[id(process_group)] = seat
-    if all(known is not seats for known in group.seated):
-        group.seated.append(seats)
-    return seat
+    call = writer, group, group.count, group.id_of(writer, operation)
+    cached_calls[id(process_group)] = call
+    if all(cache is not cached_calls for cache in group.caches):
+        group.caches.append(cached_calls)
+    return call
 
 
 def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
-    """Back from C++: over, or waited for on the next line (sync), or later (async)."""
+    """After the call: the work is over, awaited on the next line (sync), or later (async)."""
     begin = meter.is_open and clock()
     try:
         group, begun, is_on_host, timing = call
         if work is None:
             flags, sequence = COLLECTIVE | BLOCKING if is_on_host else COLLECTIVE, group.sequence()
-            if timing is not None and sequence == begun[2]:  # else it was only put together
+            if timing is not None and sequence == begun[2]:  # else it was only prepared
                 timing.mark(is_last=True)
             end(_with_number(begun, sequence), flags)
             return
@@ -373,7 +385,7 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
 def _unnumbered(
     operation: str, payload_at: int, peer_at: int | None
 ) -> tuple[Callable[[tuple[Any, ...]], _Call | None], Callable[[_Call, Any, Any], None]]:
-    """The same two for what has no number of its own: sends, receives, and what they are in."""
+    """The same two functions for calls without a number of their own: sends, receives, blocks."""
     is_apart = operation in _APART
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:
@@ -404,10 +416,7 @@ def _unnumbered(
 
 
 def _caller_waits(depth: int) -> bool:
-    """Whether torch waits on its next line, by its own calling function.
-
-    For options that do not say: those of torch < 2.7, of send and of receive.
-    """
+    """Whether torch's caller waits on its next line; for options that do not contain this."""
     frame: Any = sys._getframe(depth)  # noqa: SLF001 (this, _issued, collective, then the caller)
     for _ in range(_MAX_FRAMES):  # send calls isend, with a decorator in between; others wrap too
         if frame is None:
@@ -427,7 +436,7 @@ def _with_number(begun: Begun, sequence: int) -> Begun:
 
 
 def _raised(call: _Call | None, operation: str) -> None:
-    """The call raised: it has a number only if it was enqueued before that."""
+    """The call raised: it has a number only if it was enqueued before the exception."""
     if call is not None:
         try:
             group, begun, *_ = call
@@ -477,7 +486,7 @@ def _wait_wrapper(original: Any, _switch: Switch) -> Any:
 
 
 def _forget_works(num_oldest: int | None = None) -> None:
-    """Nobody waits for them, or nobody sees it from now on; all without a number."""
+    """Record collectives that nobody waits for, or whose wait is not seen, without a number."""
     for key in list(_pending)[:num_oldest]:
         _forget(key)
 

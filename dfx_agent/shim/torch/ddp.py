@@ -1,11 +1,13 @@
-"""DistributedDataParallel: when this rank's gradients were ready, and when everybody's were.
+"""DistributedDataParallel: records when this rank's gradients and those of all ranks were ready.
 
-DDP issues its all-reduces from C++ and waits for them at the end of backward, out of sight of any
-Python hook. But a hook on the one parameter whose gradient comes last says when this rank arrived
-(3.6 us a step), and the end of backward says when the last collective was over: together they are
-one blocking collective, "ddp_gradients". Which parameter is last is learned in one backward with
-a hook on each, and learned again, in addition, when none of those came (branches) and yet the
-group's number went on. That is read before backwards only where there may be branches.
+DDP issues its all-reduces from C++ and waits for them at the end of backward, which no Python hook
+sees. A hook on the parameter whose gradient is computed last shows when this rank has arrived (3.6
+us per step). The end of backward shows when the last all-reduce was over. Together they are one
+blocking collective, "ddp_gradients".
+
+Which parameter is last is learned in one backward with a hook on every parameter. It is learned
+again, in addition, if none of the known ones had a gradient (branches) although the group's number
+increased. That number is read before a backward only if the model may have branches.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class _Replica:
         self._parameters = [weakref.ref(p) for p in module.module.parameters() if p.requires_grad]
         living = [parameter for ref in self._parameters if (parameter := ref()) is not None]
         self._num_bytes = float(sum(parameter.nbytes for parameter in living))
-        # the host waits for gloo; a device's stream waits for NCCL, and the host goes on
+        # with gloo the host waits; with NCCL only the device's stream does
         self._kind = COLLECTIVE | BLOCKING if all(p.is_cpu for p in living) else COLLECTIVE
         self._switch = switch
         self._on_last = self._make_on_last()
@@ -50,21 +52,21 @@ class _Replica:
         self._num_lessons = 0
         self._is_learning = False
         self._may_branch = getattr(module, "find_unused_parameters", True)
-        self._before = NO_STEP  # the group's number when backward began, where there are branches
+        self._before = NO_STEP  # the group's number at the begin of backward, if there are branches
         self.has_missed = False
 
     def begin(self) -> None:
-        """Backward begins, in the thread that trains: hooks may be put in now."""
+        """Called when backward begins, in the training thread, which may install hooks now."""
         self._is_in_backward = True
         if self._may_branch:
             self._before = self.group.sequence()
         if not self._handles and self._num_lessons < _MAX_LESSONS:
             self._hook_all()
-        if self._is_over:  # taken back meanwhile
+        if self._is_over:  # removed meanwhile
             self.forget()
 
     def end(self, *, has_failed: bool) -> bool:
-        """Backward is over; whether a collective was recorded."""
+        """Called when backward is over; return whether a collective was recorded."""
         self._is_in_backward, is_recorded = False, False
         begun, self.begun = self.begun, None
         if self._is_learning and not has_failed:
@@ -88,13 +90,13 @@ class _Replica:
         return is_recorded
 
     def learn_again(self) -> None:
-        """From the next backward, in addition to what is known."""
+        """Learn in the next backward, in addition to the known parameters."""
         self.has_missed = False
         if self._num_lessons < _MAX_LESSONS:
             self.remove()
 
     def forget(self) -> None:
-        """No hook and nothing open is left, whatever the thread that trains does meanwhile."""
+        """Remove all hooks and open entries, whatever the training thread does meanwhile."""
         self._is_over = True
         self._is_in_backward = False
         self.remove()
@@ -128,21 +130,21 @@ class _Replica:
             self._last = weakref.ref(parameter)
 
     def _learn(self, begun: collectives.Begun | None) -> collectives.Begun | None:
-        """After a backward with a hook on every parameter: what began with one that was known."""
+        """Process a backward with hooks on all parameters; return what a known one began."""
         if self._last is not None:
             self._lasts.append(self._last)
             self._hook_lasts()
             if begun is not None:
                 collectives.abandon(begun)
             return None
-        if begun is not None:  # of this module, and not the branch that is looked for
+        if begun is not None:  # of this module, but not of the branch to be learned
             self._num_lessons += 1
             if self._num_lessons >= _MAX_LESSONS:
                 self._hook_lasts()
         return begun
 
     def _make_on_last(self) -> Callable[[Any], None]:
-        """What hooks call, in few functions: between two backwards a job has emptied the caches."""
+        """Return the hook. It uses few functions, because they have left the CPU caches."""
         enter, count_call = collectives.entering(COLLECTIVE), collectives.count_call
         group, switch, num_bytes = self.group, self._switch, self._num_bytes
         writer, name_id = None, 0
@@ -153,7 +155,7 @@ class _Replica:
                 return
             begin = meter.is_open and clock()
             try:
-                if self.begun is not None:  # another one that was last once: the latest counts
+                if self.begun is not None:  # of another branch: the latest one counts
                     collectives.abandon(self.begun)
                 self._last = None
                 sequence = group.sequence()
@@ -174,14 +176,14 @@ class _Replica:
 
 
 replicas: list[_Replica] = []
-known: weakref.WeakSet[Any] = weakref.WeakSet()  # also while no hook is on them
+followed: weakref.WeakSet[Any] = weakref.WeakSet()  # includes modules without hooks at the moment
 
 
 def watch(module: Any) -> None:
-    """Follow one DistributedDataParallel module; those that are followed are passed over."""
+    """Follow one DistributedDataParallel module, unless it is followed already."""
     if module is None or any(replica.ref() is module for replica in replicas):
         return
-    known.add(module)
+    followed.add(module)
     replicas[:] = [replica for replica in replicas if replica.ref() is not None]
 
     def change(patches: PatchSet) -> None:
@@ -196,9 +198,9 @@ def watch(module: Any) -> None:
 
 
 def after_backward(*, has_failed: bool) -> None:
-    """Of several modules that were reduced together in one group, the last one tells."""
+    """Record the collective. If modules share a group, the last one of them stands for all."""
     if len(replicas) > 1:
-        _keep_latest()
+        _abandon_all_but_latest()
     recorded = []
     for replica in replicas:
         if replica.end(has_failed=has_failed):
@@ -208,12 +210,12 @@ def after_backward(*, has_failed: bool) -> None:
             replica.learn_again()
 
 
-def _keep_latest() -> None:
+def _abandon_all_but_latest() -> None:
     begun = [(replica.begun, replica) for replica in replicas if replica.begun is not None]
     latest: dict[int, _Replica] = {}
-    for each, replica in sorted(begun, key=lambda pair: pair[0][3], reverse=True):
+    for entry, replica in sorted(begun, key=lambda pair: pair[0][3], reverse=True):
         if latest.setdefault(id(replica.group), replica) is not replica:
-            collectives.abandon(each)
+            collectives.abandon(entry)
             replica.begun = None
 
 

@@ -1,11 +1,11 @@
-"""How long a device's stream stood for a collective, told by events that are read steps later.
+"""Measures how long a device's stream was in a collective, with events that are read steps later.
 
-Events go into the stream that is current: where this rank arrived (before the call), where its
-stream began to stand (before ``Work.wait``; the same place where torch issues into the current
-stream and gives back no work), and where it went on. With them a collective of a device tells what
-a blocking one tells on the host. Measured in every 16th step, which all ranks know without talking,
-and only with ``DFX_DEVICE_TIME=1``. Nothing here waits for a device: the events are asked in
-``set_step`` by the thread that trains, like scalars (``deferred.py``).
+Events are recorded on the current stream: where this rank arrived (before the call), where its
+stream began to wait (before ``Work.wait``; the same point if torch issues into the current stream
+and returns no work), and where the stream continued. A collective on a device then has the same
+data as a blocking one on the host. It is measured in every 16th step, which all ranks know without
+communication, and only with ``DFX_DEVICE_TIME=1``. Nothing here waits for a device: the training
+thread queries the events in ``set_step``, like scalars (``deferred.py``). Not run on a GPU.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ PATCHES = PatchSet("device_time", is_optional=True)
 EVERY_STEPS = 16
 MAX_UNDERWAY = 256
 SKIPPED = "device_time/skipped"
-_FIRST_SEQUENCE = 2  # the first collective of a group makes its communicator, for seconds
+_FIRST_SEQUENCE = 2  # the first collective of a group creates its communicator, which takes seconds
 
-_free: dict[Any, list[Any]] = {}  # events by device, to be used again
+_free: dict[Any, list[Any]] = {}  # events by device, for reuse
 _sampled = 0, 0  # step, collectives begun in it
 
 
 def install() -> None:
-    """Measure from now on, where the environment asks for it."""
+    """Enable the measurement, if DFX_DEVICE_TIME is set."""
     if variables.DEVICE_TIME.value():
         PATCHES.install(lambda patches: patches.on_restore(_free.clear))
 
 
 class Timing:
-    """One collective: its events so far, None when it is not to be measured any more."""
+    """One collective: its events so far; None if it is not measured any more."""
 
     __slots__ = ("_accelerator", "_begun", "_device", "_events")
 
@@ -47,14 +47,14 @@ class Timing:
         self._events: list[Any] | None = []
 
     def mark(self, *, is_last: bool = False) -> None:
-        """An event into the stream that is current now; after the last one they may be read."""
+        """Record an event on the current stream; after the last one the events may be read."""
         try:
             events, accelerator = self._events, self._accelerator
             if events is None or not PATCHES.switch.is_on or is_capturing(accelerator):
                 self._events = None
                 return
-            known = _free.get(self._device)
-            event = known.pop() if known else accelerator.Event(enable_timing=True)
+            free_events = _free.get(self._device)
+            event = free_events.pop() if free_events else accelerator.Event(enable_timing=True)
             event.record(accelerator.current_stream(self._device))
             events.append(event)
             if is_last:
@@ -64,13 +64,13 @@ class Timing:
             _give_up()
 
     def write(self) -> None:
-        """All events have completed."""
+        """Write the record; called when all events have completed."""
         events = self._events
         if events is None:
             return
         writer, name_id, sequence, t0, _, _, parent, thread, _ = self._begun
         whole_ms = events[0].elapsed_time(events[-1])
-        # another stream may wait before the one that issued has arrived: not for the collective yet
+        # another stream may wait before the issuing one has arrived: that is not the collective yet
         stood_seconds = min(whole_ms, events[-2].elapsed_time(events[-1])) / 1e3
         t1 = t0 + int(whole_ms * 1e6)
         writer.emit(t0, t1, stood_seconds, sequence, 0, parent, thread, DEVICE_TIME, name_id)
@@ -79,9 +79,9 @@ class Timing:
 
 
 def begin(begun: tuple[Any, ...], args: tuple[Any, ...]) -> Timing | None:
-    """A collective of a device is about to be issued; None where it is not measured. Never raises.
+    """Start to measure a collective that will be issued; None if not measured. Never raises.
 
-    ``begun`` is what ``collectives`` keeps of it, ``args`` what its method is called with.
+    ``begun`` is the open record of ``collectives``, ``args`` the arguments of its method.
     """
     global _sampled  # noqa: PLW0603 (a race of two threads measures one more)
     if not PATCHES.switch.is_on:
@@ -104,7 +104,7 @@ def begin(begun: tuple[Any, ...], args: tuple[Any, ...]) -> Timing | None:
 
 
 def _device_of(payloads: tuple[Any, ...]) -> Any:
-    """That of the first tensor: only the root of a gather or scatter has both lists filled."""
+    """Device of the first tensor: only the root of a gather or scatter has both lists filled."""
     for payload in payloads:
         while isinstance(payload, (list, tuple)) and payload:
             payload = payload[0]  # noqa: PLW2901 (down to a tensor)
@@ -114,7 +114,7 @@ def _device_of(payloads: tuple[Any, ...]) -> Any:
 
 
 def _give_up() -> None:
-    """A device that cannot do this is not asked again; the page says that it failed."""
+    """Disable the measurement on a device that does not support it; the page shows "failed"."""
     recorder.count_error()
     PATCHES.restore()
     PATCHES.state = "failed"

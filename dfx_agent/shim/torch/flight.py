@@ -1,7 +1,7 @@
-"""The newest entries of torch's flight recorder, in a file beside the segment; torch-npu's alike.
+"""Writes the latest entries of torch's (or torch-npu's) flight recorder to a file by the segment.
 
-A dump of the whole ring takes 22 to 35 ms, most of it with the GIL: it is made once in a process
-that stands still, never while it goes on. Without a recorder, or with an empty one, there is none.
+A dump of the full ring takes 22 to 35 ms, most of it with the GIL. It is made once when the process
+is blocked, and never while it continues. Without a recorder, or with an empty one, there is none.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _STILL_SECONDS = 5.0
 _MAX_GROUPS, _MAX_ENTRIES, _MAX_MEMBERS = 32, 16, 64
 _MAX_TENSORS, _MAX_DIMENSIONS, _MAX_TEXT = 4, 8, 80
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-# paths in stacks; an event that is queried now would break the capture (the dump queries events)
+# paths in stacks: a dump queries events, which would invalidate a graph that is being captured
 _CAPTURES = (
     b"cudagraph", b"cuda_graph", b"cuda/graphs", b"npugraph", b"npu_graph", b"npu/graphs",
 )  # fmt: skip
-# of torch-npu, whose recorder (dump format 2.4) names no operation: profiling_name is ""
+# torch-npu's recorder (dump format 2.4) does not name operations: profiling_name is ""
 _HCCL_DUMP, _UNNAMED = "_dump_hccl_trace_json", "hccl:collective"
 
-# when what is open began last, how often something has begun, the step, and how far each process
-# group is: the same while nothing goes on
+# begin of the latest open span, number of spans, step, and sequence number of each process group:
+# the same while the process is blocked
 Mark = tuple[int | None, int, int | None, tuple[int, ...]]
 
 
 class FlightWriter:
-    """Writes once each time the process stands still; ``note`` about once a second."""
+    """Writes one file each time the process is blocked; call ``note`` about once a second."""
 
     def __init__(self) -> None:
         self._mark: Mark | None = None
@@ -46,11 +46,12 @@ class FlightWriter:
         self._is_written = False
 
     def note(self, now_ns: int, mark: Mark) -> None:
+        """Remember since when the mark has not changed."""
         if mark != self._mark:
             self._mark, self._since_ns, self._is_written = mark, now_ns, False
 
     def write_once(self, now_ns: int, mark: Mark, segment: str) -> bool:
-        """``mark``: as it is at this very moment; whether a file was written."""
+        """Write if the mark has not changed for 5 s; return whether a file was written."""
         self.note(now_ns, mark)
         if self._is_written or now_ns - self._since_ns < _STILL_SECONDS * 1e9:
             return False
@@ -59,7 +60,7 @@ class FlightWriter:
 
 
 def write_flight(segment: str) -> bool:
-    """Replace ``<segment without .seg>.flight`` (mode 0600, at most 192 KiB); False if not."""
+    """Replace ``<segment without .seg>.flight`` (mode 0600, at most 192 KiB); False on failure."""
     stem = segment.removesuffix(SUFFIX)
     try:
         distributed: Any = sys.modules.get("torch.distributed")
@@ -89,14 +90,14 @@ def _may_capture(stem: str) -> bool:
 
 
 def _dump() -> list[dict[str, Any]]:
-    """Of all backends, each from its oldest to its newest entry."""
+    """Entries of all backends, each from the oldest to the latest."""
     c10d = sys.modules["torch._C._distributed_c10d"]
     dumps = [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]
     return [*(entry for dump in dumps for entry in _entries(dump)), *_dump_hccl()]
 
 
 def _dump_hccl() -> list[dict[str, Any]]:
-    """Of torch-npu; empty where it is not, or is too old for one."""
+    """Entries of torch-npu; empty if it is not loaded or too old for a recorder."""
     extension = getattr(sys.modules.get("torch_npu"), "_C", None)
     dump = getattr(getattr(extension, "_distributed_c10d", None), _HCCL_DUMP, None)
     found = _entries(dump) if dump is not None else []
@@ -122,15 +123,15 @@ def _document(distributed: Any, entries: list[dict[str, Any]]) -> dict[str, Any]
             group = groups[backend, name] = _group(backend, name, description, members.get(name))
             group |= {"id": group_id, "lowest": sequence}
         if group["id"] != group_id or sequence > group["lowest"]:
-            group["lowest"] = -1  # of an earlier group of this name, as all that is older
+            group["lowest"] = -1  # an earlier group of this name; older entries are ignored too
             continue
         group["lowest"] = sequence
         rows, is_finished = group["entries"], entry["retired"] or entry["state"] == "completed"
         if len(rows) < _MAX_ENTRIES:
             rows.append(_row(entry, operation, sequence))
-        elif not is_finished:  # the oldest of these is what the others wait for
+        elif not is_finished:  # the oldest unfinished one, which the peers wait for
             rows[_MAX_ENTRIES:] = [_row(entry, operation, sequence)]
-    # not the older half: a young job's first ones came between loads
+    # the newer half: a young job loads data and models between its first collectives
     issued_ns = sorted(int(e["time_created_ns"]) for e in entries)[len(entries) // 2 :]
     return {
         "format": 1,
@@ -142,7 +143,7 @@ def _document(distributed: Any, entries: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def _group(backend: str, name: str, description: str, members: list[int] | None) -> dict[str, Any]:
-    """``members_crc`` tells groups apart that have one name on disjoint ranks."""
+    """``members_crc`` distinguishes groups of one name on disjoint ranks."""
     return {
         "backend": backend[:_MAX_TEXT],
         "name": name[:_MAX_TEXT],
@@ -171,7 +172,7 @@ def _row(entry: dict[str, Any], operation: str, sequence: int) -> list[Any]:
 
 
 def _members(distributed: Any) -> dict[str, list[int]]:
-    """Global ranks by the name of the group; of torch's own table, not of the recorder's."""
+    """Global ranks by group name, from torch's own table and not from the recorder's."""
     world = distributed.distributed_c10d._world  # noqa: SLF001 (there is no other way)
     ranks, names = dict(world.pg_group_ranks), dict(world.pg_names)
     return {str(name): sorted(ranks[group]) for group, name in names.items() if group in ranks}

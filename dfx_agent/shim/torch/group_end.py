@@ -1,8 +1,8 @@
-"""While the job destroys its process groups the guest's thread stands aside.
+"""Pauses the guest's thread while the job destroys its process groups.
 
-Who holds a group then, to ask for its number, may be left with the last reference to it, and who
-takes the GIL takes it from gloo's threads: one of them that waits too long stops the end of the job
-(torch's own deadlock, docs/decisions/hang.md).
+The guest's thread refers to a group while it reads the group's number, so it may hold the last
+reference to a destroyed group. It also takes the GIL from gloo's threads; one of them that waits
+too long blocks the exit of the job (torch's own deadlock, docs/decisions/hang.md).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _now = time.monotonic_ns
 
 
 class _Begun:
-    """When the job last began to destroy all its groups; None: never."""
+    """When the job last began to destroy all its groups; None for never."""
 
     ns: int | None = None
 
 
-def may_look() -> bool:
-    """Not from when groups are destroyed until 5 s after: a job may go on without any."""
+def may_read_groups() -> bool:
+    """False for 5 s after groups are destroyed; the job may continue without any afterwards."""
     return _Begun.ns is None or _now() - _Begun.ns >= ASIDE_NS
 
 
 def patch(patches: PatchSet) -> None:
-    """Where it is defined, and where jobs take it from."""
+    """Patch the function where it is defined, and where jobs import it from."""
     for name in ("torch.distributed", "torch.distributed.distributed_c10d"):
         patches.replace(sys.modules.get(name), "destroy_process_group", _wrapper)
 

@@ -1,7 +1,7 @@
-"""What this rank knows of the layout of its job: process groups, its place in them, its peers.
+"""Reports what this rank knows about the layout of its job: groups, its position, its peers.
 
-Read where torch and frameworks keep it, never asked of other ranks and nothing imported for it. The
-guest's own thread says it when groups came, and looks again once a minute.
+The data comes from torch and the frameworks in this process. Nothing is imported or requested from
+other ranks. The guest's own thread reports it when groups appear, and checks again once a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dfx_agent.wire.records import PEER
 
 _AGAIN_SECONDS = 60.0
 _PARALLEL_STATE = "megatron.core.parallel_state"
-# axis -> what Megatron's functions call it
+# axis -> its name in Megatron's functions
 _MEGATRON = {
     "pipeline": "pipeline_model_parallel",
     "tensor": "tensor_model_parallel",
@@ -27,54 +27,55 @@ _MEGATRON = {
 }
 
 
-class LayoutTeller:
-    """Says each thing once, and again where it has changed, as long as there is room."""
+class LayoutReporter:
+    """Reports each item once, and again if it has changed, as long as the name table has room."""
 
     def __init__(self) -> None:
         self._writer: recorder.Recorder | None = None
-        self._said: dict[str, list[str]] = {}
+        self._sent: dict[str, list[str]] = {}
         self._num_bytes = 0
-        self._untold: set[str] = set()
+        self._missing: set[str] = set()
         self._seen: tuple[int, int] = -1, -1
-        self._next_look = 0.0
+        self._next_check = 0.0
 
-    def look(self, writer: recorder.Recorder) -> None:
-        groups = collectives.known_groups()
+    def report(self, writer: recorder.Recorder) -> None:
+        """Report what is new since the last call."""
+        groups = collectives.seen_groups()
         seen = len(groups), sum(len(group.peers) for group in groups)
         now = time.monotonic()
         if writer is not self._writer:
-            self._writer, self._said, self._num_bytes, self._untold = writer, {}, 0, set()
-        elif seen == self._seen and now < self._next_look:
+            self._writer, self._sent, self._num_bytes, self._missing = writer, {}, 0, set()
+        elif seen == self._seen and now < self._next_check:
             return
-        self._seen, self._next_look = seen, now + _AGAIN_SECONDS
+        self._seen, self._next_check = seen, now + _AGAIN_SECONDS
         for group in groups:
             texts = _group_texts(group)
             if texts:
-                self._say(writer, f"group {group.name}", texts)
+                self._send(writer, f"group {group.name}", texts)
         peers = {PEER - number for group in groups for number in list(group.peers.values())}
         if peers:
-            self._say(writer, "peers", [job_description.format_peers(peers)])
-        places = _megatron_places()
-        if places:
-            self._say(writer, "place", [job_description.format_position(places)])
+            self._send(writer, "peers", [job_description.format_peers(peers)])
+        positions = _megatron_positions()
+        if positions:
+            self._send(writer, "place", [job_description.format_position(positions)])
 
-    def _say(self, writer: recorder.Recorder, key: str, texts: list[str]) -> None:
-        if self._said.get(key) == texts:
+    def _send(self, writer: recorder.Recorder, key: str, texts: list[str]) -> None:
+        if self._sent.get(key) == texts:
             return
         num_bytes = sum(len(text.encode()) for text in texts)
         if self._num_bytes + num_bytes > job_description.MAX_BYTES:
-            if key not in self._untold:
-                self._untold.add(key)
-                writer.say(job_description.format_missing_groups(len(self._untold)))
+            if key not in self._missing:
+                self._missing.add(key)
+                writer.add_description(job_description.format_missing_groups(len(self._missing)))
             return
-        self._said[key] = texts
+        self._sent[key] = texts
         self._num_bytes += num_bytes
         for text in texts:
-            writer.say(text)
+            writer.add_description(text)
 
 
-def _group_texts(group: collectives.Group) -> list[str]:
-    """Nothing of a group that torch does not list, or that has gone meanwhile."""
+def _group_texts(group: collectives.TrackedGroup) -> list[str]:
+    """Texts about a group; empty if torch does not list it or it was destroyed."""
     process_group = group.ref()
     if process_group is None or group.name == collectives.OTHER:
         return []
@@ -82,23 +83,23 @@ def _group_texts(group: collectives.Group) -> list[str]:
         ranks = sys.modules["torch.distributed"].get_process_group_ranks(process_group)
         description = str(getattr(process_group, "group_desc", "") or "")
         return job_description.format_group(group.name, description, ranks)
-    except Exception:  # noqa: BLE001 (whatever torch says, the job goes on)
+    except Exception:  # noqa: BLE001 (never into the job)
         return []
 
 
-def _megatron_places() -> dict[str, tuple[int, int]]:
-    """Empty where there is no Megatron, or before it has laid the job out."""
+def _megatron_positions() -> dict[str, tuple[int, int]]:
+    """(index, size) by axis; empty without Megatron or before it has initialised the layout."""
     state: Any = sys.modules.get(_PARALLEL_STATE)
-    found = {}
+    positions = {}
     for axis, name in _MEGATRON.items() if state is not None else ():
         index, size = _number(state, f"get_{name}_rank"), _number(state, f"get_{name}_world_size")
         if 0 <= index < size:
-            found[axis] = index, size
-    return found
+            positions[axis] = index, size
+    return positions
 
 
 def _number(state: Any, name: str) -> int:
-    """What a function of it says; -1 where it raises, as it does for an axis that is not there."""
+    """What a function of Megatron returns; -1 if it raises, as for an axis that is not in use."""
     try:
         number = getattr(state, name)()
     except Exception:  # noqa: BLE001 (Megatron's own errors)

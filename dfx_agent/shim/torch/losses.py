@@ -1,7 +1,7 @@
-"""The loss that goes into backward, without the factor of a GradScaler and without waiting for it.
+"""Finds the loss of a backward pass, without a GradScaler's factor and without waiting for it.
 
-The factor lives on the device. Nothing is divided back: the loss that a scaler was given is kept
-beside the scaled one, for as long as that one lives, and told when it comes to backward.
+The factor is on the device. Instead of dividing by it, the guest stores the loss that was given to
+the scaler together with the scaled loss, until backward is called or the scaled loss is deleted.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from dfx_agent.shim import compiling, recorder
 from dfx_agent.shim.patches import Switch
 
 
-class _State:
-    """What went through scalers."""
+class _ScalerState:
+    """What GradScalers of this process have done."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, tuple[weakref.ref[Any], Any]] = {}  # id(scaled) -> (it, the loss)
+        # id(scaled loss) -> (scaled loss, loss)
+        self.loss_by_scaled: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self.has_scaler = False
-        self.is_first = False  # since hooks came in, perhaps between a scaler and its backward
-        self.is_doubtful = False  # what goes into backward may not be the loss: ask ``given_for``
+        self.is_first = False  # since the install, perhaps between a scaler and its backward
+        self.is_doubtful = False  # the argument of backward may not be the loss: call ``given_for``
 
 
-state = _State()
+state = _ScalerState()
 
 
 def begin() -> None:
-    """Hooks come in."""
+    """Called when the hooks are installed."""
     state.is_first = state.is_doubtful = True
 
 
 def given_for(tensor: Any) -> Any:
-    """The loss for what goes into backward; None where a scaler's factor may be in it.
+    """The loss for the argument of backward; None if a scaler's factor may be in it.
 
-    That is a scaled loss that was changed since, or a product where nobody saw it being made. Of a
-    DTensor its local part, None where that is not the whole.
+    That is a scaled loss that was changed since, or a product whose creation was not seen. For a
+    DTensor it is the local part, or None if the local part is not complete.
     """
     is_first, state.is_first, state.is_doubtful = state.is_first, False, state.has_scaler
-    scaled, loss = state.kept.get(id(tensor), (None, None))
+    scaled, loss = state.loss_by_scaled.get(id(tensor), (None, None))
     if scaled is not None and scaled() is tensor:
         return whole(loss)
     if state.has_scaler or (is_first and _is_product(tensor)):
@@ -47,7 +48,7 @@ def given_for(tensor: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Of a DTensor its local part; None where that is not all, to collect it is a collective."""
+    """The local part of a DTensor; None if it is not complete, as a gather is a collective."""
     for placement in getattr(value, "placements", ()):
         if not placement.is_replicate():
             return None
@@ -55,7 +56,7 @@ def whole(value: Any) -> Any:
 
 
 def scale_wrapper(original: Any, switch: Switch) -> Any:
-    """Around ``GradScaler.scale``."""
+    """Wrap ``GradScaler.scale``."""
 
     def scale(*args: Any, **kwargs: Any) -> Any:
         scaled = original(*args, **kwargs)
@@ -74,14 +75,14 @@ def _note(outputs: Any, scaled: Any) -> None:
         is_one = not isinstance(scaled, (list, tuple))
         for loss, product in [(outputs, scaled)] if is_one else zip(outputs, scaled, strict=True):
             if getattr(product, "ndim", 1) == 0:
-                _keep(product, loss.detach())
+                _store(product, loss.detach())
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
 
-def _keep(product: Any, loss: Any) -> None:
-    key, forget = id(product), state.kept.pop
-    state.kept[key] = weakref.ref(product, lambda _ref: forget(key, None)), loss
+def _store(product: Any, loss: Any) -> None:
+    key, remove = id(product), state.loss_by_scaled.pop
+    state.loss_by_scaled[key] = weakref.ref(product, lambda _ref: remove(key, None)), loss
 
 
 def _is_product(tensor: Any) -> bool:

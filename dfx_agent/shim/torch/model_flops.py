@@ -1,10 +1,10 @@
-"""What one pass of a model multiplies, read once from its modules: FLOPs of a token and of a pair.
+"""Computes the FLOPs of a forward and a backward pass from a model's modules: per token and pair.
 
-A matrix of (out, in) costs 2 x out x in for each token, a layer's attention 2 x (width of its
-queries + width of its values) for each pair of tokens. A backward adds the same again for the
-gradient of each matrix that is trained, and once more for the gradient of its input, where anything
-is trained before it. This is what torch's own counter of FLOPs counts; docs/concepts/mfu.md says
-what is left out. No tensor is read, only shapes.
+A matrix of (out, in) costs 2 x out x in FLOPs per token. A layer's attention costs 2 x (width of
+its queries + width of its values) per pair of tokens. A backward costs the same again for the
+gradient of each trained matrix, and the same again for the gradient of its input, if anything
+before it is trained. torch's own FLOP counter counts the same; docs/concepts/mfu.md lists what is
+excluded. Only shapes are read, no tensors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _OUT = frozenset(
     {"o_proj", "out_proj", "attention_out", "dense", "linear_proj", "c_proj", "wo", "to_out",
      "out_lin", "proj"}
 )  # fmt: skip
-# they read what comes into the block around them: nothing in the block is trained before them
+# these read the input of the block around them, so nothing in the block is trained before them
 _READ_INPUT = _QUERIES | _FUSED | frozenset(
     {"k_proj", "v_proj", "key", "value", "wk", "wv", "gate_proj", "up_proj", "gate_up_proj", "w1",
      "w3", "fc1", "c_fc", "linear_fc1", "feed_forward_in"}
 )  # fmt: skip
-# of a layer, wherever it is written down: what comes into the layer goes through it first
+# first module of a layer wherever it is defined: the input of the layer passes it first
 _FIRST_NORMS = frozenset({"input_layernorm", "ln_1", "ln1", "norm1", "attention_norm"})
 _EXPERTS = "experts"
 _EXPERTS_OF_TOKEN = (
@@ -43,40 +43,42 @@ _OF_OTHERS = "vision_config", "audio_config", "is_encoder_decoder"
 
 
 class ModelFlops(NamedTuple):
-    """FLOPs; ``reason`` says why they are not known, "" where they are.
-
-    ``forward_of_head``: of a token, the part of its head, which a pass may leave out for some.
-    ``uncounted``: kinds of modules that are in it and not in the numbers.
-    """
+    """FLOPs of one model. "token" fields are per token, "pair" fields per pair of tokens."""
 
     name: str
+    """Class of the model."""
     num_parameters: int
     num_trained: int
+    """Parameters that require gradients."""
     num_attentions: int = 0
+    """Attention layers."""
     forward_of_token: float = 0.0
     forward_of_pair: float = 0.0
     backward_of_token: float = 0.0
     backward_of_pair: float = 0.0
     forward_of_head: float = 0.0
+    """Part of ``forward_of_token`` in the head, which a pass may skip for some tokens."""
     backward_of_head: float = 0.0
     uncounted: tuple[str, ...] = ()
+    """Classes of modules that the numbers do not include."""
     reason: str = ""
+    """Why the FLOPs are unknown; "" if they are known."""
 
 
-class Matrix(NamedTuple):
-    """A weight that each token is multiplied with, or of experts ``share`` of the tokens.
-
-    ``block``: path of the module around it; ``at``: where it is in the order of modules; ``part``:
-    "" or which part of LoRA.
-    """
+class WeightMatrix(NamedTuple):
+    """A weight that tokens are multiplied with."""
 
     at: int
+    """Position in the order of modules."""
     block: str
+    """Path of the module around it."""
     name: str
     part: str
+    """Which part of LoRA; "" for other matrices."""
     inputs: int
     outputs: int
     share: float
+    """Part of the tokens that use it: 1.0, or less for an expert."""
     is_trained: bool
 
     @property
@@ -85,11 +87,11 @@ class Matrix(NamedTuple):
 
 
 class UnknownModelError(Exception):
-    """What the structure does not say."""
+    """The structure of the model does not determine its FLOPs; the message is the reason."""
 
 
 def core_of(module: Any) -> Any:
-    """What wrappers (DDP, FSDP, PEFT) call: jobs call it by itself, too."""
+    """The model inside wrappers (DDP, FSDP, PEFT), which jobs also call directly."""
     for _ in range(_MOST_WRAPPERS):
         children = list(module.children())
         if len(children) != 1 or module._parameters or type(children[0]).__name__ in _LISTS:  # noqa: SLF001
@@ -101,12 +103,12 @@ def core_of(module: Any) -> Any:
 
 
 def read(root: Any) -> ModelFlops:
-    """Of what ``root`` does with a batch of token ids; never raises."""
+    """FLOPs of ``root`` for a batch of token ids; never raises."""
     name, sizes = type(root).__name__, list[tuple[int, bool]]()
     try:
         parameters = {id(p): p for p in root.parameters()}.values()
         sizes = [(int(p.numel()), bool(p.requires_grad)) for p in parameters]
-        reason, counted = "", _Reader(root).counted()
+        reason, counted = "", _ModuleReader(root).counted()
     except UnknownModelError as unknown:
         reason, counted = str(unknown), {}
     except Exception as error:  # noqa: BLE001 (a model that nobody has seen yet)
@@ -115,8 +117,8 @@ def read(root: Any) -> ModelFlops:
     return ModelFlops(name, sum(size for size, _ in sizes), trained, **counted, reason=reason)
 
 
-class _Reader:
-    """One look through the modules of a model."""
+class _ModuleReader:
+    """Reads the modules of one model."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -126,7 +128,7 @@ class _Reader:
         self._first_trained = min(map(self._runs_at, trained), default=sys.maxsize)
 
     def counted(self) -> dict[str, Any]:
-        """Fields of a ModelFlops."""
+        """Fields of ModelFlops, as a dict."""
         self._refuse_unknown()
         matrices = [m for path in self._modules for m in self._matrices(path)]
         if not matrices:
@@ -145,11 +147,11 @@ class _Reader:
             "uncounted": tuple(sorted(k for k in kinds if k.startswith(_UNCOUNTED))),
         }
 
-    def _backward(self, matrix: Matrix) -> float:
+    def _backward(self, matrix: WeightMatrix) -> float:
         return matrix.flops * (matrix.is_trained + self._needs_input(matrix))
 
     def _refuse_unknown(self) -> None:
-        """What runs over more, or over other things, than the tokens of a batch."""
+        """Raise if the model processes more, or other things, than the tokens of a batch."""
         config = getattr(self._root, "config", None)
         for name in _OF_OTHERS:
             if getattr(config, name, None):
@@ -157,21 +159,21 @@ class _Reader:
         for module in self._modules.values():
             children = module._modules.values() if type(module).__name__ in _LISTS else ()  # noqa: SLF001
             if any(n > 1 and _has_parameters(one) for one, n in Counter(children).items()):
-                raise UnknownModelError("a layer stands in a list several times")
+                raise UnknownModelError("a layer is in a list several times")
 
     def _runs_at(self, path: str) -> int:
         layer, _, name = path.rpartition(".")
         return self._places[layer if name in _FIRST_NORMS else path]
 
-    def _needs_input(self, matrix: Matrix) -> bool:
-        """Whether a gradient goes on below it: something that is trained comes before it."""
+    def _needs_input(self, matrix: WeightMatrix) -> bool:
+        """Whether its input needs a gradient, because something before it is trained."""
         if matrix.part == "lora_B":
             return True
         reads_input = matrix.part == "lora_A" or matrix.name in _READ_INPUT
         return self._first_trained < (self._places[matrix.block] if reads_input else matrix.at)
 
-    def _matrices(self, path: str) -> Iterator[Matrix]:
-        """Those of one module alone."""
+    def _matrices(self, path: str) -> Iterator[WeightMatrix]:
+        """Matrices of one module without its children."""
         module, parts = self._modules[path], path.split(".") if path else []
         ends = (i for i, part in enumerate(parts) if part == _BASE or part.startswith(_ADAPTER))
         end = next(ends, len(parts))
@@ -180,7 +182,7 @@ class _Reader:
         in_experts = _EXPERTS in parts
         for inputs, outputs, weight in _weights(module):
             share = self._experts_of_token(parts) / self._num_experts(parts) if in_experts else 1.0
-            yield Matrix(
+            yield WeightMatrix(
                 self._places[path], block, name, of_lora, inputs, outputs, share / _spread(weight),
                 bool(getattr(weight, "requires_grad", True)),
             )  # fmt: skip
@@ -190,15 +192,15 @@ class _Reader:
                 share = float(self._experts_of_token(parts)) / _spread(weight)
                 trained = bool(weight.requires_grad)
                 at = self._places[path]
-                yield Matrix(at, block, name, of_lora, inputs, outputs, share, trained)
+                yield WeightMatrix(at, block, name, of_lora, inputs, outputs, share, trained)
 
     def _num_experts(self, parts: list[str]) -> int:
-        """Of those that are here: with expert parallelism each rank has some, and their tokens."""
+        """Number of local experts: with expert parallelism each rank has some, and their tokens."""
         path = ".".join(parts[: parts.index(_EXPERTS) + 1])
         return max(1, len(list(self._modules[path].children())))
 
     def _experts_of_token(self, parts: list[str]) -> int:
-        """As the modules around the experts say it, the nearest first, or the configuration."""
+        """Experts per token, from the nearest module around the experts, or the configuration."""
         around = [".".join(parts[:end]) for end in range(parts.index(_EXPERTS) + 1, -1, -1)]
         owners = [self._modules[path] for path in around if path in self._modules]
         owners += [getattr(owner, part, None) for owner in owners for part in ("router", "gate")]
@@ -210,9 +212,9 @@ class _Reader:
                     return number
         raise UnknownModelError("how many experts a token goes to is not known")
 
-    def _attention_widths(self, matrices: list[Matrix]) -> Iterator[tuple[int, float]]:
-        """(place, width of queries + width of values) of each layer that attends."""
-        blocks: dict[str, list[Matrix]] = {}
+    def _attention_widths(self, matrices: list[WeightMatrix]) -> Iterator[tuple[int, float]]:
+        """(position, width of queries + width of values) of each attention layer."""
+        blocks: dict[str, list[WeightMatrix]] = {}
         for matrix in matrices:
             if not matrix.part:
                 blocks.setdefault(matrix.block, []).append(matrix)
@@ -222,7 +224,7 @@ class _Reader:
             is_fused = any(m.name in _FUSED for m in inner)
             if query is not None:
                 values = query.outputs if out is None else out.inputs
-                # where it is over: what is trained before that goes back through it
+                # position of its end: everything trained before that gets its gradient
                 end = max(m.at for m in inner) if out is None else out.at
                 yield end, (query.outputs + values) * query.share
             elif is_fused and out is not None:
@@ -257,7 +259,7 @@ def _weights(module: Any) -> Iterator[tuple[int, int, Any]]:
 
 
 def _spread(weight: Any) -> int:
-    """Ranks that a matrix is computed by together: tensor parallelism, not FSDP."""
+    """Number of ranks that share a matrix by tensor parallelism, not by FSDP."""
     mesh, placements = getattr(weight, "device_mesh", None), getattr(weight, "placements", ())
     names = getattr(mesh, "mesh_dim_names", None) or ()
     together = 1

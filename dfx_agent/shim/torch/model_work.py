@@ -1,11 +1,11 @@
-"""Model FLOPs that this process does, by stage: what each pass of a model multiplies.
+"""Counts model FLOPs of this process, by stage.
 
-One hook on each model, beside those of ``modules.py``. A pass adds its FLOPs to the outermost open
-stage, a backward those of the passes before it that were to be trained; ``Recorder`` tells the sums
-at the end of the step, as counts "flops/<way>/<type of numbers>/<stage>".
+Each model has one hook, in addition to those of ``modules.py``. A pass adds its FLOPs to the
+outermost open stage. A backward adds those of the earlier passes that are trained. ``Recorder``
+writes the sums at the end of the step, as counts "flops/<way>/<dtype>/<stage>".
 
-A model that is not trained (reference, rollout) is met in the stages that the job marks: of the
-first two visits to each stage the first calls are listened to.
+Models that are not trained (reference, rollout) are found in the stages that the job marks: the
+guest listens to the first calls in the first two occurrences of each stage.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from dfx_agent.wire.records import STAGE
 WORK = PatchSet("flops", is_optional=True)
 
 PREFIX = "flops"
-_MOST_MODELS = 8
-_MOST_CALLS = 2_000  # of all modules, listened to in a stage: 4 ms
-_MOST_VISITS = 2
-_MOST_BEGINS = 500  # of stages: who has not been met by then stays unknown
-_MOST_PLANS = 512
-# arguments whose value, and not only their type, says how much is multiplied
+_MAX_MODELS = 8
+_MAX_CALLS = 2_000  # of all modules, listened to in a stage: 4 ms
+_MAX_VISITS = 2  # occurrences of one stage
+_MAX_BEGINS = 500  # of stages: models that were not called by then stay unknown
+_MAX_PLANS = 512
+# arguments whose value, and not only their type, determines the FLOPs
 _VALUES = frozenset({"logits_to_keep", "max_length_q", "max_seqlen"})
 _OF_HOOKS = frozenset({"forward", "backward", "optimizer"})  # stages inside models
 
 
-class _State:
-    """Of this process."""
+class _WorkState:
+    """What is counted in this process."""
 
     def __init__(self) -> None:
-        self.asked: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, wrapped as they may be
+        self.asked: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, possibly wrapped
         self.hooked: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.models: list[ModelFlops] = []  # in the order in which they were met
-        # of trained passes that no backward has gone back through yet, by type of numbers
+        self.models: list[ModelFlops] = []  # in the order of their first calls
+        # FLOPs of trained passes that no backward has processed yet, by dtype
         self.pending: dict[str, float] = {}
         self.writer: recorder.Recorder | None = None
-        # by way, type of numbers and id of a stage's name: what is counted
+        # (way, dtype, id of the stage's name) -> name of the counter
         self.names: dict[tuple[str, str, int], str] = {}
         self.listener: _StageListener | None = None
         self.has_listened = False
 
 
-state = _State()
+state = _WorkState()
 
 
 def count(module: Any) -> None:
-    """Count what passes of this model do, from now on; in the thread that trains."""
+    """Count the passes of this model from now on; called in the training thread."""
     state.asked.add(module)
     core = model_flops.core_of(module)
-    if core in state.hooked or len(state.models) >= _MOST_MODELS or _overlaps(core):
+    if core in state.hooked or len(state.models) >= _MAX_MODELS or _overlaps(core):
         return
     model = model_flops.read(core)
 
@@ -79,11 +79,11 @@ def count(module: Any) -> None:
     else:
         WORK.install(change)
     if core in state.hooked:
-        _tell(model, core)
+        _report_model(model, core)
 
 
 def listen(may_listen: Callable[[], bool]) -> None:
-    """Meet the models of stages; in the thread that trains."""
+    """Start to find the models of stages; called in the training thread."""
     writer = recorder.current
     if writer is not None and WORK.is_active and state.listener is None and not state.has_listened:
         state.has_listened = True
@@ -92,12 +92,12 @@ def listen(may_listen: Callable[[], bool]) -> None:
 
 
 def _overlaps(core: Any) -> bool:
-    """Whether it holds a model that is counted, or is a part of one: nothing counts twice."""
+    """Whether it contains a counted model, or is a part of one: nothing is counted twice."""
     inside = {id(module) for module in core.modules()}
-    known = list(state.hooked)
-    if any(id(other) in inside for other in known):
+    hooked = list(state.hooked)
+    if any(id(other) in inside for other in hooked):
         return True
-    return any(core is module for other in known for module in other.modules())
+    return any(core is module for other in hooked for module in other.modules())
 
 
 def _forget() -> None:
@@ -111,9 +111,9 @@ def _forget() -> None:
 
 
 def after_backward() -> None:
-    """One has gone through: what was to be trained has its gradients.
+    """Add the FLOPs of a backward that has finished.
 
-    What is left of a step in which FLOPs were counted does not count in one in which they are not.
+    FLOPs that remain from a step in which FLOPs are counted are dropped in a step without counting.
     """
     if state.pending and recorder.current is not None:
         held, state.pending = state.pending, {}
@@ -122,24 +122,23 @@ def after_backward() -> None:
 
 
 class _Plan(NamedTuple):
-    """FLOPs of a pass that repeats: of its own tokens, and more for each token in its cache.
-
-    ``cache_at``: which argument is that cache, by position or name; None where there is none.
-    """
+    """FLOPs of a repeated pass: a constant for its own tokens, and more per cached token."""
 
     dtype: str
     forward: float
-    backward: float  # 0.0 where nothing will be trained
+    backward: float
+    """0.0 if nothing will be trained."""
     forward_of_cached: float
     backward_of_cached: float
     cache_at: int | str | None
+    """Position or name of the argument that is the KV cache; None if there is none."""
 
 
 class _BeforePass:
-    """Pre-hook of a model; it is copied and saved with the model as a function without effect.
+    """Pre-hook of a model. A copied or pickled model has a function without effect in its place.
 
-    A pass with arguments of the same shapes and types as an earlier one costs a lookup: a rollout
-    calls this for every token. Any other is counted in ``_read``.
+    A pass with arguments of the same shapes and types as before costs a lookup, as a rollout calls
+    this for every token. Any other pass is counted in ``_read``.
     """
 
     def __init__(self, switch: Switch, core: Any, model: ModelFlops) -> None:
@@ -151,9 +150,9 @@ class _BeforePass:
         self._is_autocast = torch.is_autocast_enabled
         self._autocast_dtype = torch.get_autocast_dtype
         self._token_types = torch.int64, torch.int32
-        self._device = "cpu"  # type of the device of the latest tokens
+        self._device = "cpu"  # device type of the latest tokens
         self._plans: dict[tuple[Any, ...], _Plan] = {}
-        # where passes are counted now: of which writer, span and thread; then by type of numbers
+        # the counters in use, for this writer, open span and thread; by dtype
         self._writer: recorder.Recorder | None = None
         self._opened: span_writer.OpenSpan | None = None
         self._thread = 0
@@ -169,7 +168,7 @@ class _BeforePass:
         if compiling.is_compiling():
             return
         begin = meter.is_open and clock()
-        try:  # in few functions: each runs cold
+        try:  # uses few functions: they have left the CPU caches
             first, device = args[0] if args else kwargs.get("input_ids"), self._device
             key = (
                 getattr(first, "shape", None), getattr(first, "dtype", None), self._is_trained(),
@@ -203,18 +202,18 @@ class _BeforePass:
             recorder.count_error()
 
     def leave_stage(self) -> None:
-        """Keep no span and no writer alive."""
+        """Release the references to the span and the writer."""
         self._writer, self._opened, self._places = None, None, {}
 
     def _read(
         self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Plan | None:
-        """From shapes alone; cached by key unless the value of an argument may differ."""
+        """Compute a plan from shapes; cache it unless the value of an argument may differ."""
         model, tokens = self._model, self._tokens(args, kwargs)
         if model.reason or tokens is None:
             return None
         device, known_device = tokens.device.type, self._device
-        if device == "meta":  # sizes are asked for, nothing is multiplied
+        if device == "meta":  # shapes are computed, nothing is multiplied
             return None
         is_autocast, self._device = self._is_autocast(device), device
         is_rows = tokens.dtype not in self._token_types
@@ -238,15 +237,15 @@ class _BeforePass:
         of_cached = model.forward_of_pair * num_tokens
         plan = _Plan(dtype, forward, backward, of_cached, backward_of_cached, at)
         first = args[0] if args else kwargs.get("input_ids")
-        is_of_key = tokens is first and device == known_device  # the key asked for autocast on it
+        is_of_key = tokens is first and device == known_device  # the key contains its autocast
         if is_of_key and (length == 1 or kwargs.keys().isdisjoint(_VALUES)):
-            if len(self._plans) >= _MOST_PLANS:
+            if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = plan
         return plan
 
     def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The ids of tokens: the first integers, else the first rows of features."""
+        """The token ids: the first integer argument, else the first rows of features."""
         tokens, rows = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
         if tokens is not None:
             return tokens
@@ -259,20 +258,20 @@ class _BeforePass:
 
 
 def _longest_row(kwargs: dict[str, Any]) -> float:
-    """How many tokens each attends to where rows follow one another, without padding, in one.
+    """Number of tokens that each token attends to in a packed batch without padding.
 
-    They attend within themselves: 0.0 where the job does not say how long the longest is.
+    Rows attend only within themselves. 0.0 if the job does not pass the longest length.
     """
     longest = kwargs.get("max_length_q", kwargs.get("max_seqlen", 0))
     return float(longest) if type(longest) is int else 0.0
 
 
 def _spared(kwargs: dict[str, Any], num_tokens: float, length: int) -> float:
-    """Tokens that do not go through the head; the last of each row do, all where that is 0."""
-    kept = kwargs.get("logits_to_keep")
-    if type(kept) is not int or not 0 < kept < length:
+    """Tokens that skip the head; the last tokens of each row do not, and none do if that is 0."""
+    num_logits = kwargs.get("logits_to_keep")
+    if type(num_logits) is not int or not 0 < num_logits < length:
         return 0.0
-    return num_tokens * (length - kept) / length
+    return num_tokens * (length - num_logits) / length
 
 
 def says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
@@ -282,7 +281,7 @@ def says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
 
 
 def _cache_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None:
-    """Which argument holds keys and values of the tokens before these, as transformers' caches."""
+    """The argument with keys and values of earlier tokens, such as a cache of transformers."""
     if hasattr(kwargs.get("past_key_values"), "get_seq_length"):
         return "past_key_values"
     for at, value in enumerate(args):
@@ -292,13 +291,13 @@ def _cache_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str | None
 
 
 def _add(writer: recorder.Recorder, way: str, dtype: str, flops: float) -> None:
-    """Where the passes of this context are counted now."""
+    """Add to the counter of the current stage."""
     place, work = _place(writer, way, dtype), writer.work
     work[place] = work.get(place, 0.0) + flops
 
 
 def _place(writer: recorder.Recorder, way: str, dtype: str) -> tuple[str, int]:
-    """Count of the outermost stage that is open in this context; "" where none is."""
+    """Counter of the outermost stage that is open in this context; "" stands for no stage."""
     opened, outermost = span_writer.innermost.get(), 0
     while opened is not None:
         if opened[0] is writer and opened[5] == STAGE and opened[1]._num_open:  # noqa: SLF001
@@ -331,8 +330,8 @@ def _name_of(dtype: Any) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def _tell(model: ModelFlops, core: Any) -> None:
-    """What was met, and which device computes it, into the table of names."""
+def _report_model(model: ModelFlops, core: Any) -> None:
+    """Add the model and the device that computes it to the name table."""
     writer = recorder.current
     if writer is None:
         return
@@ -345,8 +344,8 @@ def _tell(model: ModelFlops, core: Any) -> None:
     elif kind and kind != "cpu":
         ask = getattr(getattr(sys.modules["torch"], kind, None), "get_device_name", None)
         name = str(ask(device.index)) if ask is not None else ""  # type: ignore[union-attr]
-    writer.say(job_description.format_compute(kind, name))
-    writer.say(
+    writer.add_description(job_description.format_compute(kind, name))
+    writer.add_description(
         job_description.format_model(
             model.name, model.num_parameters, model.num_trained, model.num_attentions,
             model.reason, model.uncounted,
@@ -355,7 +354,7 @@ def _tell(model: ModelFlops, core: Any) -> None:
 
 
 class _StageListener:
-    """Which modules the stages call first: models that no optimizer knows."""
+    """Finds models that no optimizer knows: the first modules that stages call."""
 
     def __init__(self, thread: int, may_listen: Callable[[], bool]) -> None:
         self._thread, self._may_listen = thread, may_listen
@@ -365,9 +364,9 @@ class _StageListener:
         self._num_calls = self._num_begins = 0
 
     def on_stage(self, name: str) -> None:
-        """A stage begins, in whatever thread; never raises."""
-        is_known = self._visits.get(name, 0) >= _MOST_VISITS
-        if is_known and self._handle is None and self._num_begins < _MOST_BEGINS:
+        """Called when a stage begins, in any thread; never raises."""
+        is_done = self._visits.get(name, 0) >= _MAX_VISITS
+        if is_done and self._handle is None and self._num_begins < _MAX_BEGINS:
             self._num_begins += 1
             return
         if threading.get_ident() == self._thread and name not in _OF_HOOKS:
@@ -380,11 +379,11 @@ class _StageListener:
     def _begin_visit(self, name: str) -> None:
         self._end_visit()
         self._num_begins += 1
-        if self._num_begins > _MOST_BEGINS or not WORK.is_active:
+        if self._num_begins > _MAX_BEGINS or not WORK.is_active:
             self.leave()
             return
         visits = self._visits.get(name, 0)
-        if visits < _MOST_VISITS and self._may_listen():
+        if visits < _MAX_VISITS and self._may_listen():
             self._visits[name] = visits + 1
             self._num_calls = 0
             register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
@@ -397,7 +396,7 @@ class _StageListener:
             self._num_calls += 1
             if id(module) not in self._called:
                 self._called[id(module)] = weakref.ref(module)
-            if self._num_calls >= _MOST_CALLS:
+            if self._num_calls >= _MAX_CALLS:
                 self._remove()
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
@@ -415,7 +414,7 @@ class _StageListener:
             handle.remove()
 
     def leave(self) -> None:
-        """No hook of ours is left."""
+        """Remove all hooks of this listener."""
         self._remove()
         writer = recorder.current
         if writer is not None and writer.on_stage == self.on_stage:
@@ -425,7 +424,7 @@ class _StageListener:
 
 
 def _outer(called: list[Any]) -> Iterator[Any]:
-    """Those with parameters that are inside no other one, in the order of their calls."""
+    """Modules with parameters that are inside no other one, in the order of their calls."""
     inner: set[int] = set()
     for module in called:
         if id(module) not in inner:

@@ -1,14 +1,14 @@
-"""The models of this process: DDP modules, and the roots whose forward is timed.
+"""Finds the models of this process: DDP modules, and the root modules whose forward is timed.
 
-They are met as the job calls them, with one hook on all modules for as long as it takes to see
-every optimizer step twice: afterwards only roots keep one (1.8 us a call). Nothing searches the
-interpreter's objects: ``gc.get_objects`` also hands out every tuple that another thread is filling
-just now, and its ``tuple(...)`` then fails with a SystemError (bpo-15108).
+Models are found when the job calls them, with one hook on all modules until every optimizer has
+stepped twice. Afterwards only root modules have a hook (1.8 us per call). The interpreter's objects
+are not searched: ``gc.get_objects`` returns tuples that another thread is still filling, and its
+``tuple(...)`` then fails with a SystemError (bpo-15108).
 
-Where dynamo has compiled something, or was asked to, a hook on modules would make it compile again,
-and one on all modules makes torch warn. From the first call of ``torch.compile`` on no module has
-a hook of ours. DDP modules are met there in their constructor, or by ``glimpse``: torch says whose
-DDP forward is running.
+If dynamo has compiled something, or will, a hook on a module would cause a recompilation, and one
+on all modules a warning of torch. From the first call of ``torch.compile`` on, no module has a hook
+of the guest. DDP modules are then found in their constructor, or by ``find_active_ddp``: torch
+knows whose DDP forward is running.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MAX_ROOTS = 8
 # a hook on all modules costs 1 to 2 us a call: at most 30 ms at a time, and 1 s in all
 _MAX_CALLS = 20_000
 _MAX_TURNS = 32
-_MAX_LOOKS = 8  # forward passes without token ids until nobody looks for them any more
+_MAX_LOOKS = 8  # forward passes without token ids after which they are not searched any more
 _opened: dict[int, span_writer.OpenSpan | None] = {}
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
-_known: weakref.WeakSet[Any] = weakref.WeakSet()  # roots, also while no hook is on them
+_all_roots: weakref.WeakSet[Any] = weakref.WeakSet()  # includes roots without a hook at the moment
 
 
-def look() -> None:
-    """From the job's next backward on, follow the models that it is seen to call."""
+def follow_models() -> None:
+    """Follow the models that the job calls, from its next backward on."""
     step_hooks.install_late()
     _follow_default_group()
     step_hooks.before_next_backward.append(_follow_known)
@@ -49,45 +49,45 @@ def look() -> None:
         step_hooks.before_next_backward.append(_listen)
 
 
-def glimpse() -> None:
-    """Once a second, in any thread: the DDP module whose forward happens to run now, if any.
+def find_active_ddp() -> None:
+    """Follow the DDP module whose forward runs now, if any; called once a second in any thread.
 
-    The only way to one that was compiled before we came, without a change to what was compiled.
+    This is the only way to find a module that was compiled before the guest was loaded.
     """
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
-    if _watch_glimpsed in step_hooks.before_next_backward:
+    if _watch_active_ddp in step_hooks.before_next_backward:
         return
-    with contextlib.suppress(AttributeError, TypeError):  # no DDP, or none of it runs now
-        # one expression: the job cannot drop it meanwhile and leave the last reference to us
-        _met.glimpsed = weakref.ref(parallel._active_ddp_module)  # type: ignore[union-attr] # noqa: SLF001
-        step_hooks.before_next_backward.append(_watch_glimpsed)
+    with contextlib.suppress(AttributeError, TypeError):  # no DDP, or none is running
+        # one expression: the guest must not end up with the last reference
+        _search.active_ddp = weakref.ref(parallel._active_ddp_module)  # type: ignore[union-attr] # noqa: SLF001
+        step_hooks.before_next_backward.append(_watch_active_ddp)
 
 
-def _watch_glimpsed() -> None:
-    if _met.glimpsed is not None:
-        ddp.watch(_met.glimpsed())
+def _watch_active_ddp() -> None:
+    if _search.active_ddp is not None:
+        ddp.watch(_search.active_ddp())
 
 
 def _follow_default_group() -> None:
-    """It counts what C++ issues, too: the gap shows even where no collective passes us."""
+    """Track the group of all ranks, which also counts collectives that C++ issues."""
     distributed = sys.modules.get("torch.distributed")
     if collectives.PATCHES.is_active and distributed and distributed.is_initialized():
         collectives.group_of(distributed.group.WORLD)
 
 
 def stop_listening() -> None:
-    """Also in a forked child, where nobody else would end it."""
-    if _met.listener is not None:
-        _met.listener.leave()
+    """Remove the hook on all modules, also in a forked child where nobody else would."""
+    if _search.listener is not None:
+        _search.listener.leave()
 
 
 def leave_before_compile() -> None:
-    """From now on no hook on modules is left when something is compiled."""
+    """Make sure that no module has a hook of the guest when something is compiled."""
     COMPILE.install(_patch_compile)
 
 
 def follow(called: Iterable[Any]) -> None:
-    """Follow DDP modules and roots among modules, in the thread that trains."""
+    """Follow DDP modules and root modules among ``called``, in the training thread."""
     modules = list(called)
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", ())
     for module in modules:
@@ -95,16 +95,16 @@ def follow(called: Iterable[Any]) -> None:
             ddp.watch(module)
     if not _is_compiled(modules):
         for root in nlargest(_MAX_ROOTS, _roots(modules), _num_elements):
-            _known.add(root)
+            _all_roots.add(root)
             _time_forward(root)
             _count_work(root)
 
 
 def _follow_known() -> None:
-    """Hooks were taken out and are back."""
-    for replica in list(ddp.known):
+    """Follow the known models again after the hooks were removed and reinstalled."""
+    for replica in list(ddp.followed):
         ddp.watch(replica)
-    roots = list(_known)
+    roots = list(_all_roots)
     if not _is_compiled(roots):
         for root in roots:
             _time_forward(root)
@@ -112,7 +112,7 @@ def _follow_known() -> None:
 
 
 def _count_work(root: Any) -> None:
-    """What it multiplies, and what models of other stages do."""
+    """Count the FLOPs of this model, and of models in other stages."""
     if root in model_work.state.asked:
         return
     try:
@@ -123,20 +123,20 @@ def _count_work(root: Any) -> None:
 
 
 def _listen() -> None:
-    has_all = bool(_known) and _covers_optimizers()
+    has_all = bool(_all_roots) and _covers_optimizers()
     COMPILE.install(_patch_compile)
     may_listen = COMPILE.is_active and not _is_compiled(())
-    listener = _met.listener
-    if listener is None and not has_all and _met.num_turns < _MAX_TURNS and may_listen:
-        _met.num_turns += 1
-        listener = _met.listener = _Listener()
+    listener = _search.listener
+    if listener is None and not has_all and _search.num_turns < _MAX_TURNS and may_listen:
+        _search.num_turns += 1
+        listener = _search.listener = _Listener()
         step_hooks.BACKWARD.on_restore(listener.leave)
     if listener and listener.at_backward not in step_hooks.before_next_backward:
         step_hooks.before_next_backward.append(listener.at_backward)
 
 
 class _Listener:
-    """Notes which modules are called, in the thread that trains and in all others."""
+    """Notes which modules are called, in any thread."""
 
     def __init__(self) -> None:
         self._called: dict[int, weakref.ref[Any]] = {}
@@ -145,11 +145,11 @@ class _Listener:
         register = sys.modules["torch.nn.modules.module"].register_module_forward_pre_hook
         self._handle = register(self._on_call)
         compiler = getattr(sys.modules.get("torch._dynamo"), "callback_handler", None)
-        self._told_of_compiling = getattr(compiler, "start_callbacks", [])
-        self._told_of_compiling.append(self._before_compile)
+        self._compile_callbacks = getattr(compiler, "start_callbacks", [])
+        self._compile_callbacks.append(self._before_compile)
 
     def _before_compile(self, *_args: Any) -> None:
-        """Dynamo guards on how many hooks all modules have: it would compile again without ours."""
+        """Dynamo guards on the number of global hooks: without ours it would compile again."""
         self._handle.remove()
 
     def _on_call(self, module: Any, _args: Any) -> None:
@@ -158,7 +158,7 @@ class _Listener:
         try:
             self._num_calls += 1
             seen = self._called.get(id(module))
-            if seen is None or seen() is not module:  # one that went may have had its place
+            if seen is None or seen() is not module:  # a freed module may have had the same id
                 self._called[id(module)] = weakref.ref(module)
             if self._num_calls >= _MAX_CALLS:
                 self._handle.remove()
@@ -166,7 +166,7 @@ class _Listener:
             recorder.count_error()
 
     def at_backward(self) -> None:
-        """The next backward begins: enough has been seen, or it goes on."""
+        """Called at the next backward: stop if enough was seen, else continue."""
         is_full = self._num_calls >= _MAX_CALLS
         if not is_full and step_hooks.num_steps() < self._last_step:
             step_hooks.before_next_backward.append(self.at_backward)
@@ -178,15 +178,15 @@ class _Listener:
             step_hooks.before_next_backward.append(_listen)
 
     def leave(self) -> None:
-        """No hook of ours is left; in any thread."""
+        """Remove the hooks of this listener; may be called in any thread."""
         self._handle.remove()
-        if self._before_compile in self._told_of_compiling:  # torch._dynamo.reset() clears them
-            self._told_of_compiling.remove(self._before_compile)
-        if _met.listener is self:
-            _met.listener = None
+        if self._before_compile in self._compile_callbacks:  # torch._dynamo.reset() clears them
+            self._compile_callbacks.remove(self._before_compile)
+        if _search.listener is self:
+            _search.listener = None
 
     def _follow_early(self) -> None:
-        """A first forward is over: what it called can be followed already."""
+        """Follow what the first forward has called."""
         if not _hooked and not ddp.replicas:
             follow(self._living())
 
@@ -194,25 +194,25 @@ class _Listener:
         return [module for ref in list(self._called.values()) if (module := ref()) is not None]
 
 
-class _Met:
-    """How far this process has got in meeting its models."""
+class _Search:
+    """How far the search for the models of this process has got."""
 
     def __init__(self) -> None:
         self.listener: _Listener | None = None
         self.num_turns = 0
-        self.glimpsed: weakref.ref[Any] | None = None  # the newest is enough
+        self.active_ddp: weakref.ref[Any] | None = None  # the latest is enough
 
 
-_met = _Met()
+_search = _Search()
 
 
 def _covers_optimizers() -> bool:
-    known = {id(parameter) for root in _known for parameter in root.parameters()}
-    return step_hooks.first_parameters() <= known
+    covered = {id(parameter) for root in _all_roots for parameter in root.parameters()}
+    return step_hooks.first_parameters() <= covered
 
 
 def _roots(modules: list[Any]) -> list[Any]:
-    """Modules inside no other one that have something to train; in the order of their calls."""
+    """Trainable modules that are inside no other module, in the order of their calls."""
     inner: set[int] = set()
     outer = []
     for module in modules:
@@ -228,20 +228,20 @@ def _num_elements(root: Any) -> int:
 
 
 def _is_compiled(modules: Iterable[Any]) -> bool:
-    """A hook on a module inside a compiled function would make dynamo compile it again."""
+    """Whether dynamo compiled or will compile something: a hook would make it compile again."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     # frames are not counted with fullgraph=True, graphs are
     has_compiled = any(counters.get(what) for what in ("frames", "stats"))
-    # of every torch.compile() that was called, also before its first use; None and False are none
+    # backends of every torch.compile() call, even before the first use; None and False do not count
     asked = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
     has_compiled = has_compiled or any(map(callable, list(asked.values())))
     return has_compiled or any(m.__dict__.get("_compiled_call_impl") is not None for m in modules)
 
 
 def _patch_compile(patches: PatchSet) -> None:
-    """Where every way to compile passes, before anything looks at hooks.
+    """Patch what every way to compile calls before it reads hooks.
 
-    It is there as soon as an optimizer is; without it nobody listens to all modules.
+    The module is loaded as soon as an optimizer is; without one there is no hook on all modules.
     """
     context = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizeContext", None)
     if context is not None:
@@ -258,7 +258,7 @@ def _compile_wrapper(original: Any, switch: Switch) -> Any:
 
 
 def _before_compile() -> None:
-    """In the thread that asks for a compilation: what it will see has no hook of ours."""
+    """Remove all module hooks, in the thread that starts a compilation."""
     try:
         stop_listening()
         FORWARD.restore()
@@ -288,14 +288,14 @@ def _time_forward(root: Any) -> None:
 
 
 class _Hook:
-    """A module is copied and saved with its hooks: of ours, a function that does nothing."""
+    """Base of hooks that become functions without effect in a copied or pickled module."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class _BeforeForward(_Hook):
-    """Only passes that will be trained on: generation calls forward for every token."""
+    """Times passes that will be trained; generation, which calls forward per token, is skipped."""
 
     def __init__(self, switch: Switch, torch: Any) -> None:
         self._switch = switch
@@ -309,15 +309,15 @@ class _BeforeForward(_Hook):
         begin = meter.is_open and clock()
         key = id(module)
         try:
-            if key in _opened:  # torch calls no hook after a KeyboardInterrupt
+            if key in _opened:  # torch calls no post-hook after a KeyboardInterrupt
                 _close(key, RuntimeError)
             if self._is_trained():
-                if not _opened:  # of a model inside another the outer counts
+                if not _opened:  # of nested models the outer one counts
                     step_hooks.count_samples(args, kwargs)
                     if self._num_looks:
                         self._count_tokens(args, kwargs)
                 _opened[key] = step_hooks.begin_stage("forward")
-                if not self._switch.is_on:  # taken back meanwhile
+                if not self._switch.is_on:  # removed meanwhile
                     _close(key, None)
             if begin:
                 meter.spent_ns += clock() - begin
@@ -325,7 +325,7 @@ class _BeforeForward(_Hook):
             _opened.pop(key, None)
 
     def _count_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Token ids are the first whole numbers."""
+        """Count the token ids: the first integer argument."""
         self._num_looks -= 1
         for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
             if getattr(value, "dtype", None) in self._token_types:
@@ -335,7 +335,7 @@ class _BeforeForward(_Hook):
 
 
 class _AfterForward(_Hook):
-    """Also when the hook has been given up since: what is open would look stuck."""
+    """Closes the stage even if the hook was suspended since: an open stage would look blocked."""
 
     def __call__(self, module: Any, *_args: Any) -> None:
         if not compiling.is_compiling():

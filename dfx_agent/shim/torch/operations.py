@@ -1,11 +1,12 @@
-"""What ``ProcessGroup``'s methods are called by, and how many bytes a call of one moves."""
+"""The methods of ``ProcessGroup``, and how many bytes a call of one moves."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# method of ProcessGroup -> the operation's name in torch.distributed, and which argument holds what
-# moves (the other one of the first two where it is empty); names changed over versions
+# method of ProcessGroup -> (operation in torch.distributed, position of the argument with the
+# data). If that list is empty, the other of the first two arguments has the data. Method names
+# changed over versions.
 OPERATIONS = {
     "allreduce": ("all_reduce", 1),
     "allreduce_coalesced": ("all_reduce_coalesced", 1),
@@ -36,22 +37,23 @@ OPERATIONS = {
     "recv_anysource": ("recv", 1),
     "_end_coalescing": ("coalesced", 1),
 }
-# gloo numbers these like collectives, but not the same on every rank
+# gloo numbers these like collectives, but differently on each rank
 APART = frozenset({"send", "recv", "monitored_barrier"})
 UNNUMBERED = APART | {"coalesced"}
-# methods of ProcessGroup whose argument after the payload is the rank in the group to talk to
+# methods whose argument after the data is the peer's rank in the group
 WITH_PEER = frozenset({"send", "recv"})
 _MAX_TENSORS = 32
 
 
 def measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
-    """(bytes that this rank hands in or takes out, whichever is more; whether they are the host's).
+    """(bytes that this rank sends or receives, whichever is more; whether they are in host memory).
 
-    All of a list of tensors, long ones judged by their first 32; what has no bytes is the host's.
+    A list of more than 32 tensors is extrapolated from the first 32. An argument without bytes
+    counts as 0 bytes in host memory.
     """
     payload = args[at] if len(args) > at else None
     if isinstance(payload, (list, tuple)) and not payload and len(args) > 2:
-        payload = args[3 - at]  # gather and scatter: only the root has the whole
+        payload = args[3 - at]  # gather and scatter: only the root has all data
     while isinstance(payload, (list, tuple)) and len(payload) == 1:
         payload = payload[0]
     try:

@@ -1,15 +1,14 @@
-"""What the guest costs this process, and what it gives up above a budget.
+"""Measures what the guest costs this process, and reduces detail above a budget.
 
-Cost = (time of its functions in the job's threads, measured in place in one second of four
-(meter.py), + processor time of its own thread) / elapsed time; the gauge is the mean of the latest
-windows.
+Cost = (time of the guest's functions in the job's threads + CPU time of its own thread) / elapsed
+time. The first part is measured in one second of four (meter.py). The gauge is the mean of the
+latest windows.
 
-Above the budget detail is reduced in the order of ``_LEVELS``, one level at a time, and restored
-when there is room: first FLOPs, then values and batches are recorded in every 16th step only. The
-median of the latest windows decides: a window in which a thread loses its processor within a
-function of the guest shows too much. Steps always stay: without them a job looks stalled. Stages
-and collectives, which are the witnesses of a hang, are given up only for a budget that somebody
-set.
+Above the budget, detail is reduced in the order of ``_LEVELS``, one level at a time, and restored
+when there is room. First FLOPs, then values and batches, are recorded only in every 16th step. The
+median of the latest windows decides, because a window in which a thread loses its CPU inside the
+guest shows too much. Steps are always recorded: without them a job looks blocked. Stages and
+collectives are the evidence for a hang, so they are disabled only for a budget that a user set.
 """
 
 from __future__ import annotations
@@ -21,66 +20,66 @@ from dfx_agent.shim import meter, patches, recorder
 from dfx_agent.shim.torch import step_hooks
 from dfx_agent.wire import variables
 
-_PERIOD = 4  # of the looks of the guest's thread, about one a second: in the last a window is open
+_PERIOD = 4  # calls of ``account``, about one a second; a window is open in the last of them
 _NUM_WINDOWS = 5
 _ENOUGH_WINDOWS = 3
-RARELY = 16  # steps from one in which FLOPs, values and batches are recorded to the next
-_ROOM = 0.7  # of the budget: below it there is room for one level more
-_FIRST_PATIENCE = 15  # windows with room before a level comes back: a minute; then twice as many
+RARELY = 16  # steps between two in which FLOPs, values and batches are recorded
+_ROOM = 0.7  # of the budget: below it one more level can be restored
+_FIRST_PATIENCE = 15  # windows with room before a level is restored: a minute; then doubled
 
-# hooks that each level gives up; the first counts FLOPs rarely, the second reads values and batches
-# rarely
+# hooks that each level disables. The first level counts FLOPs rarely, the second reads values and
+# batches rarely
 _LEVELS = ((), (), ("flops", "device_time", "forward", "grad_norm"), ("ddp", "collectives"))
 _FLOPS_LEVEL, _VALUES_LEVEL, _STAGES_LEVEL = 1, 2, 3
 _LEVELS_BY_DEFAULT = 2
 
-# what the agent that attached allows; None: what the environment does
+# the budget of the agent that attached; None: that of the environment
 allowed_ratio: float | None = None
 
 
 class Overhead:
-    """Account of one process; ``account`` is called by the guest's thread."""
+    """Cost account of one process; the guest's thread calls ``account``."""
 
     def __init__(self) -> None:
         self._budget = allowed_ratio
         self._of_environment = variables.MAX_OVERHEAD.value()
         self._is_asked_for = bool(variables.MAX_OVERHEAD.text())
-        self._turn = 0
-        self._begin: tuple[int, int] | None = None  # of the open window: ns, the thread's own ns
-        self._own: tuple[int, int] | None = None  # the same where the last one closed
+        self._num_calls = 0
+        self._begin: tuple[int, int] | None = None  # of the open window: (ns, CPU ns of the thread)
+        self._own: tuple[int, int] | None = None  # the same at the end of the last window
         self._ratios: deque[float] = deque(maxlen=_NUM_WINDOWS)
         self._level = 0
         self._given_up: dict[str, patches.State] = {}
         self._patience, self._num_with_room = _FIRST_PATIENCE, 0
 
-    def begin_anew(self) -> None:
-        """Something was done once: the window that it falls into says nothing about the rest."""
+    def restart(self) -> None:
+        """Drop the current window after work that is done only once."""
         meter.close_window()
         self._begin = self._own = None
-        self._turn = 0
+        self._num_calls = 0
 
     def account(self, writer: recorder.Recorder, now_ns: int) -> None:
-        """Once per second; after each window "guest/overhead_ratio", and less or more detail."""
+        """Called once per second; after each window emit the ratio and adapt the detail."""
         if self._budget != allowed_ratio:
             self._budget = allowed_ratio
-            if self.take_up():
+            if self.restore_all():
                 writer.gauge("guest/given_up", 0.0)
-        self._turn += 1
+        self._num_calls += 1
         own_ns = time.thread_time_ns()
         if self._begin is not None:
             self._close_window(writer, now_ns, own_ns)
-        elif self._turn % _PERIOD == _PERIOD - 1:
+        elif self._num_calls % _PERIOD == _PERIOD - 1:
             self._begin = now_ns, own_ns
             meter.open_window()
 
-    def take_up(self) -> bool:
-        """Restore all that was given up and restart the measurement; False when nothing was."""
+    def restore_all(self) -> bool:
+        """Restore all detail and restart the measurement; False if nothing was reduced."""
         if not self._level:
             return False
         while self._level:
-            self._take_up_one()
+            self._restore_level()
         self._patience = _FIRST_PATIENCE
-        self.begin_anew()
+        self.restart()
         return True
 
     def _close_window(self, writer: recorder.Recorder, now_ns: int, own_ns: int) -> None:
@@ -103,17 +102,17 @@ class Overhead:
         most = len(_LEVELS) if is_asked_for else _LEVELS_BY_DEFAULT
         self._num_with_room = self._num_with_room + 1 if ratio < _ROOM * budget else 0
         if ratio > budget and self._level < most:
-            self._give_up()
+            self._reduce_level()
         elif self._level and self._num_with_room >= self._patience:
-            self._take_up_one()
-            self._patience *= 2  # should it go again
+            self._restore_level()
+            self._patience *= 2  # in case it must be reduced again
         else:
             return
         self._ratios.clear()
         self._num_with_room = 0
         writer.gauge("guest/given_up", self._level)
 
-    def _give_up(self) -> None:
+    def _reduce_level(self) -> None:
         for name in _LEVELS[self._level]:
             if name in patches.registry:
                 self._given_up[name] = patches.registry[name].state
@@ -121,7 +120,7 @@ class Overhead:
         self._level += 1
         self._apply()
 
-    def _take_up_one(self) -> None:
+    def _restore_level(self) -> None:
         self._level -= 1
         for name in _LEVELS[self._level]:
             if name in self._given_up:

@@ -1,7 +1,7 @@
-"""What torch itself tells about a step: forward, backward, optimizer, gradient norm, loss, rate.
+"""Hooks that follow a training step: forward, backward, optimizer, gradient norm, loss, rate.
 
-Official hooks where torch has them, else one attribute of one module. A loop
-that never calls ``set_step`` gets a step per step of its first optimizer.
+They use torch's official hooks if there are any, else they replace one attribute of one module. In
+a loop that never calls ``set_step``, each step of the first optimizer is a step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dfx_agent.shim import compiling, meter, recorder, span_writer
 from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
-from dfx_agent.shim.torch import ddp, losses, model_work, step_losses, trained
+from dfx_agent.shim.torch import ddp, losses, model_work, optimizers, step_losses
 from dfx_agent.wire.records import COUNT, COUNTED, FROM_ATTACH, STAGE, STEP, TOKENS
 
 OPTIMIZER = PatchSet("optimizer")
@@ -26,31 +26,31 @@ GRAD_NORM = PatchSet("grad_norm")
 GRAD_SCALER = PatchSet("grad_scaler")
 FSDP1 = PatchSet("fsdp1")
 
-# an optimizer at work: its span, its thread, how often its step is on the stack
+# an optimizer step: its span, its thread, how often ``step`` is on the stack
 _Step = tuple[span_writer.OpenSpan | None, int, int]
 
 
-class _Seen:
-    """What was seen of this process' training."""
+class _Training:
+    """What was seen of the training in this process."""
 
     def __init__(self) -> None:
         self.has_backward = False
         self.has_details = True
         self.num_steps = 0
         self.step_of_first = 0
-        self.has_count = False  # the optimizer that makes the steps counts them itself
+        self.has_count = False  # whether the first optimizer counts its own steps
         self.step_code: Any = None  # of torch's wrapper around every optimizer's step
         self.at_work: dict[int, _Step] = {}
-        self.news = threading.Event()  # models may be there that nobody has looked for
+        self.news = threading.Event()  # set when there may be models that were not searched yet
 
 
-seen = _Seen()
-# hooks on parameters are put in by the thread that trains: the engine reads them without the GIL
+seen = _Training()
+# hooks on parameters are installed by the training thread: the engine reads them without the GIL
 before_next_backward: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Install every hook of this file; each works, or is absent, on its own."""
+    """Install every hook of this file; each one works, or is absent, on its own."""
     losses.begin()
     if not BACKWARD.is_active:
         # attached: in a thread of the guest, while the job may be between two micro-batches
@@ -58,10 +58,10 @@ def install() -> None:
         step_losses.begin(is_late=seen.has_backward or is_guests)
     if seen.has_backward:
         seen.news.set()  # look for models again
-        trained.state.first = None  # ask the optimizer for its count: it may have gone on
-    optimizers = sys.modules["torch.optim.optimizer"]
-    if OPTIMIZER.state == "off" and getattr(optimizers, "_global_optimizer_pre_hooks", None):
-        # somebody else's hooks: torch may be iterating over them now, in the thread that trains
+        optimizers.state.first = None  # read its step count again: it may have increased
+    torch_optimizers = sys.modules["torch.optim.optimizer"]
+    if OPTIMIZER.state == "off" and getattr(torch_optimizers, "_global_optimizer_pre_hooks", None):
+        # there are other hooks: torch may iterate over them right now, in the training thread
         before_next_backward.append(lambda: OPTIMIZER.install(_hook_optimizers))
     else:
         OPTIMIZER.install(_hook_optimizers)
@@ -72,44 +72,44 @@ def install() -> None:
 
 
 def install_late() -> None:
-    """What torch does not import by itself, once the job has."""
+    """Install hooks in modules that torch does not import itself, if the job has."""
     FSDP1.install(_patch_fsdp1)
 
 
 def begin_in_child() -> None:
-    """Of a fork: the parent's thread may hold the lock of its event for ever."""
+    """Reset a forked child: a thread of the parent may have held the lock of the event."""
     seen.news = threading.Event()
     before_next_backward.clear()
 
 
 def num_steps() -> int:
-    """Of all optimizers of this process."""
+    """Number of steps of all optimizers of this process."""
     return seen.num_steps
 
 
 def num_optimizers() -> int:
-    return len(trained.living())
+    return len(optimizers.living())
 
 
 def first_parameters() -> set[int]:
     """Identity of one parameter of each optimizer: which models are trained."""
-    groups = [optimizer.param_groups[0]["params"] for optimizer, _ in trained.living()]
+    groups = [optimizer.param_groups[0]["params"] for optimizer, _ in optimizers.living()]
     return {id(parameters[0]) for parameters in groups if parameters}
 
 
-class _Owner:
-    """Stands for a Span in the chain of open spans, whose walkers read ``_num_open``."""
+class _HookSpan:
+    """Stands in for a Span in the chain of open spans, whose code reads ``_num_open``."""
 
     _num_open = 1  # until it is closed
 
 
 def open_stage(name: str) -> span_writer.OpenSpan | None:
-    """Begin a stage from a hook; None where the same one is open, by the job itself too."""
+    """Begin a stage from a hook; None if the same one is open, by the job itself as well."""
     return None if compiling.is_compiling() else begin_stage(name)
 
 
 def begin_stage(name: str) -> span_writer.OpenSpan | None:
-    """The same for who has asked already whether torch is compiling."""
+    """The same for a caller that has already checked whether torch is compiling."""
     writer = recorder.current or recorder.active()
     if writer is None or not seen.has_details:
         return None
@@ -122,11 +122,11 @@ def begin_stage(name: str) -> span_writer.OpenSpan | None:
             if outer[4] == name_id and outer[0] is writer and outer[1]._num_open:  # noqa: SLF001
                 return None
             outer = outer[-1]
-    return writer.open(_Owner(), name, STAGE)
+    return writer.open(_HookSpan(), name, STAGE)
 
 
 def close_stage(opened: span_writer.OpenSpan | None, failure: type[BaseException] | None) -> None:
-    """End what ``open_stage`` began."""
+    """End the stage of ``open_stage``."""
     if opened is not None:
         opened[1]._num_open = 0  # noqa: SLF001
         if span_writer.innermost.get() is opened:
@@ -139,7 +139,7 @@ def close_stage(opened: span_writer.OpenSpan | None, failure: type[BaseException
 
 
 def count_tokens(kind: str, num_tokens: int) -> None:
-    """Unless details are given up."""
+    """Count tokens, unless the budget has disabled details."""
     if recorder.current is not None and seen.has_details:
         recorder.current.write(TOKENS, kind, num_tokens)
 
@@ -157,13 +157,13 @@ def count_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
-    """Tell the rate or norm of the model that ``optimizer`` trains; None: the first one's."""
+    """Record a rate or norm of the model of ``optimizer``; None stands for the first one's."""
     writer = recorder.current
     if writer is not None and seen.has_details and writer.reads_values:
-        if len(trained.state.optimizers) < 2 and span_writer.innermost.get() is None:
+        if len(optimizers.state.optimizers) < 2 and span_writer.innermost.get() is None:
             name: str | None = f"torch/{value_name}"
         else:
-            name = trained.name_of(value_name, optimizer)
+            name = optimizers.name_of(value_name, optimizer)
         if name is not None:
             writer.scalar(name, value, None)
 
@@ -199,19 +199,19 @@ def _hook_optimizers(patches: PatchSet) -> None:
 
 
 def _before_step(optimizer: Any, switch: Switch, caller: Any) -> None:
-    """``caller``: the code that calls the hooks, torch's wrapper around every optimizer's step."""
+    """``caller`` is the code that calls the hooks: torch's wrapper around an optimizer's step."""
     if seen.step_code is None:
         seen.step_code = caller
     key = id(optimizer)
     if seen.at_work and _is_again(key):
         return
     seen.at_work[key] = begin_stage("optimizer"), threading.get_ident(), 1
-    if not switch.is_on:  # taken back meanwhile
+    if not switch.is_on:  # removed meanwhile
         _close_step(key, None)
 
 
 def _is_again(optimizer_id: int) -> bool:
-    """Whether this is a step that calls the one of its base class."""
+    """Whether this step was called by the step of a derived class."""
     step = seen.at_work.get(optimizer_id)
     if step is None:
         return False
@@ -234,14 +234,14 @@ def _close_all_steps() -> None:
 
 
 def _close_stale() -> None:
-    """Steps that raised: torch calls no hook then, but their frames are gone."""
+    """Close steps that raised: torch calls no post-hook then, but their frames are gone."""
     for optimizer_id in list(seen.at_work):
         if not _num_frames(optimizer_id):
             _close_step(optimizer_id, RuntimeError)
 
 
 def _num_frames(optimizer_id: int) -> int:
-    """How often torch's wrapper around ``step`` is on the stacks for this optimizer."""
+    """How often torch's wrapper around ``step`` is on a stack for this optimizer."""
     num_frames = 0
     for ident in threads_now():
         for frame in frames_of(ident):
@@ -261,24 +261,24 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
         close_stage(step[0], None)
     writer = recorder.current
     outer = seen.at_work and threading.get_ident() in {step[1] for step in seen.at_work.values()}
-    if writer is None or not is_on or outer:  # inside another one: the outer one counts
+    if writer is None or not is_on or outer:  # inside another step, which is the one that counts
         return
     seen.num_steps += 1
-    met = trained.state.optimizers.get(key)
-    if met is None or met[0]() is not optimizer:
-        trained.meet(optimizer)
+    entry = optimizers.state.optimizers.get(key)
+    if entry is None or entry[0]() is not optimizer:
+        optimizers.track(optimizer)
         seen.news.set()
-    is_first, is_new = trained.is_first(optimizer)
+    is_first, is_new = optimizers.is_first(optimizer)
     writer.write(COUNT, "optimizer_steps", 1.0)
     if writer.reads_values and seen.has_details:
-        is_alone = trained.has_plain_names()
+        is_alone = optimizers.has_plain_names()
         rate = optimizer.param_groups[0]["lr"]
         if is_alone:
             writer.scalar("torch/lr", rate, None)
         else:
             _scalar("lr", rate, optimizer)
         step_losses.after_step(optimizer, is_alone=is_alone)
-    if is_new:  # its own count goes on after a resume
+    if is_new:  # its own count continues after a resume
         num_done = _steps_done(optimizer)
         seen.has_count = num_done > 0
         seen.step_of_first = max(seen.step_of_first, num_done - 1)
@@ -291,7 +291,7 @@ def _after_step(optimizer: Any, *, is_on: bool) -> None:
 
 
 def _steps_done(optimizer: Any) -> int:
-    """Steps that the optimizer itself has counted, this one included; 0 when it does not."""
+    """Steps that the optimizer itself has counted, including this one; 0 if it does not count."""
     for state in optimizer.state.values():
         count = state.get("step", 0) if isinstance(state, dict) else 0
         if getattr(getattr(count, "device", None), "type", "cpu") == "cpu":
@@ -303,7 +303,7 @@ def _steps_done(optimizer: Any) -> int:
 def _patch_backward(patches: PatchSet) -> None:
     patches.replace(sys.modules["torch.autograd"], "backward", _backward_wrapper)
     parallel = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
-    if parallel is not None:  # compiled ones are found at birth or not at all
+    if parallel is not None:  # compiled ones are found in their constructor or not at all
         patches.replace(parallel, "__init__", _init_wrapper)
 
 
@@ -311,7 +311,7 @@ def _backward_wrapper(original: Any, switch: Switch) -> Any:
     graph_task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", lambda: -1)  # noqa: SLF001
 
     def backward(*args: Any, **kwargs: Any) -> Any:
-        # one inside another (checkpoints that recompute) is part of it
+        # a backward inside another one (recomputing checkpoints) is part of it
         if not switch.is_on or compiling.is_compiling() or graph_task() != -1:
             return original(*args, **kwargs)
         opened = _begin_backward()
@@ -379,7 +379,7 @@ def _end_backward(
 
 
 def _loss_of(tensor: Any) -> Any:
-    """A float, or a tensor on a device; None where the loss is not known."""
+    """A float, or a tensor on a device; None if the loss is unknown."""
     if getattr(tensor, "ndim", 1) != 0:
         return None
     if losses.state.is_doubtful or type(tensor) is not sys.modules["torch"].Tensor:
@@ -390,7 +390,7 @@ def _loss_of(tensor: Any) -> Any:
 
 
 def _patch_grad_norm(patches: PatchSet) -> None:
-    """The norm before clipping, wherever torch computes it."""
+    """Record the norm before clipping, wherever torch computes it."""
     module, package = sys.modules["torch.nn.utils.clip_grad"], sys.modules["torch.nn.utils"]
     if hasattr(module, "_get_total_norm"):
         patches.replace(module, "_get_total_norm", _norm_wrapper)
@@ -437,15 +437,15 @@ def _count_nonfinite() -> None:
 
 def _note_norm(norm: Any, tensors: Any) -> None:
     try:
-        owner, may_be_told = None, True
+        owner, may_report = None, True
         if isinstance(tensors, (list, tuple)) and tensors:
             if tensors[0].requires_grad:
                 return  # a norm of parameters
-            newest = trained.state.newest
-            if newest is not None and getattr(newest[0](), "grad", None) is tensors[0]:
-                owner = newest[1]()
+            match = optimizers.state.last_match
+            if match is not None and getattr(match[0](), "grad", None) is tensors[0]:
+                owner = match[1]()
             else:
-                owner, may_be_told = trained.owner_of(tensors[0])
+                owner, may_report = optimizers.owner_of(tensors[0])
         if hasattr(norm, "placements"):
             norm = losses.whole(norm)
             if norm is None:
@@ -456,7 +456,7 @@ def _note_norm(norm: Any, tensors: Any) -> None:
                 _count_nonfinite()
         else:
             norm = norm.detach()
-        if may_be_told:
+        if may_report:
             _scalar("grad_norm", norm, owner)
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
@@ -477,7 +477,7 @@ def _scaler_step_wrapper(original: Any, switch: Switch) -> Any:
         has_step = seen.num_steps != before or not OPTIMIZER.is_active
         if switch.is_on and writer is not None and not has_step:
             writer.count("skipped_updates", 1.0)
-            step_losses.after_step(args[1], is_alone=trained.has_plain_names())
+            step_losses.after_step(args[1], is_alone=optimizers.has_plain_names())
         return result
 
     return step

@@ -42,8 +42,8 @@ def backend(graph_module, example_inputs):
 
 def fresh() -> None:
     gc.collect()  # models of the checks before
-    if modules._met.listener is not None:  # reset() also clears what tells it of a compilation
-        modules._met.listener.leave()
+    if modules._search.listener is not None:  # reset() also clears what tells it of a compilation
+        modules._search.listener.leave()
     torch._dynamo.reset()
     torch._dynamo.config.error_on_recompile = False
     graphs.clear()

@@ -77,7 +77,7 @@ def check_the_gap_shows_before_the_modules_are_met():
     import dfx_agent.shim as dfx
     from dfx_agent.shim.torch import modules
 
-    glimpse, modules.glimpse = modules.glimpse, lambda: None
+    glimpse, modules.find_active_ddp = modules.find_active_ddp, lambda: None
     arrival = threading.Thread(target=lambda: dfx.init(role="trainer"))
     arrival.start()
     arrival.join()
@@ -90,20 +90,20 @@ def check_the_gap_shows_before_the_modules_are_met():
         assert not any(row.kind == COLLECTIVE for row in rows)
         numbers += [row.number for row in rows if (row.kind, row.name) == (GROUP, "0")]
     assert numbers == sorted(set(numbers))
-    modules.glimpse = glimpse
+    modules.find_active_ddp = glimpse
 
 
 def check_both_modules_are_met():
-    from dfx_agent.shim.torch import watch
+    from dfx_agent.shim.torch import watch_thread
 
-    watch._PERIOD_SECONDS = 0.002
+    watch_thread._PERIOD_SECONDS = 0.002
     deadline = time.monotonic() + 60
     while not is_true_everywhere(num_reduced(seen()) == 2):
         assert time.monotonic() < deadline, "a module was not met"
         train(3)
         seen()
         train(1)
-    watch._PERIOD_SECONDS = 1.0
+    watch_thread._PERIOD_SECONDS = 1.0
     train(NUM_STEPS)
     rows = seen()
     assert num_reduced(rows) == 2 * NUM_STEPS

@@ -24,7 +24,7 @@ from seen import (
 from torch import nn
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim.torch import losses, step_hooks, trained
+from dfx_agent.shim.torch import losses, optimizers, step_hooks
 from dfx_agent.shim.torch.hooks import torch_hooks
 
 WIDTH = 8
@@ -50,7 +50,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 def forget_steps() -> None:
     """As in a process that has just begun."""
-    trained.state.first = None
+    optimizers.state.first = None
     step_hooks.seen.step_of_first = 0
 
 
@@ -172,7 +172,7 @@ def check_amp_with_an_inf_gradient_is_a_skipped_update():
     assert counted(rows, "optimizer_steps") == 2
     assert counted(rows, "micro_batches") == 3
     assert scalars(rows, "torch/loss") == [loss.item() for loss in given]  # not a third of thrice
-    assert not losses.state.kept
+    assert not losses.state.loss_by_scaled
 
 
 def check_several_scaled_losses_and_ones_that_are_no_losses():
@@ -199,7 +199,7 @@ def check_several_scaled_losses_and_ones_that_are_no_losses():
     kept = weakref.ref(first)
     del first, scaled
     assert kept() is None
-    assert not losses.state.kept
+    assert not losses.state.loss_by_scaled
     losses.state.has_scaler = False
 
 

@@ -26,7 +26,7 @@ from torch import nn
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import recorder
-from dfx_agent.shim.torch import modules, overhead, step_hooks, trained
+from dfx_agent.shim.torch import modules, optimizers, overhead, step_hooks
 from dfx_agent.wire.records import TOKENS
 
 WIDTH = 8
@@ -52,7 +52,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 def forget_steps() -> None:
     """As in a process that has just begun."""
-    trained.state.first = None
+    optimizers.state.first = None
     step_hooks.seen.step_of_first = 0
 
 
@@ -433,7 +433,7 @@ def check_above_a_budget_details_go_and_steps_stay():
     assert stages(rows) == scalars(rows, "torch/loss") == scalars(rows, "torch/grad_norm") == []
     assert len(steps(rows)) == 3
     assert counted(rows, "optimizer_steps") == counted(rows, "micro_batches") == 3
-    assert account.take_up()
+    assert account.restore_all()
     del os.environ["DFX_MAX_OVERHEAD"]
 
 

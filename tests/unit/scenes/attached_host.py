@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dfx_agent
-from dfx_agent.attach.bring import Answer, Order
+from dfx_agent.attach.bring import AttachAnswer, Order
 from dfx_agent.attach.processes import ProcessTable
 from dfx_agent.commands.attach.attachment import Guest
 from dfx_agent.wire import SegmentReader
@@ -90,7 +90,7 @@ class Host:
         directory: Path | None = None,
         max_overhead_ratio: float | None = None,
         **known: Any,
-    ) -> Answer:
+    ) -> AttachAnswer:
         """What an injected thread does, without the injection."""
         order = self.order(grace_seconds, directory, known, max_overhead_ratio)
         self.do(
@@ -114,15 +114,15 @@ class Host:
             folder,
             folder,
             version=known.pop("version", dfx_agent.__version__),
-            known=known,
+            identity_fields=known,
             grace_seconds=grace_seconds,
             max_overhead_ratio=max_overhead_ratio,
         )
 
-    def ask_to_leave(self, answer: Answer) -> None:
+    def ask_to_leave(self, answer: AttachAnswer) -> None:
         Path(answer.segment).with_suffix(".detach").touch()
 
-    def has_left(self, answer: Answer) -> bool:
+    def has_left(self, answer: AttachAnswer) -> bool:
         return not Path(answer.segment).with_suffix(".attached").exists()
 
     def train_until(self, look: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -140,7 +140,7 @@ def until(look: Callable[[], Any], seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def segment_state(answer: Answer) -> int:
+def segment_state(answer: AttachAnswer) -> int:
     segment = SegmentReader(answer.segment)
     state = segment.live_words()[0]
     segment.close()
@@ -152,7 +152,7 @@ def hooked(trainer: Host) -> None:
     trainer.train_until(lambda: trainer.do("len(model._forward_hooks)") == 1)
 
 
-def guest_of(host: Host, answer: Answer) -> Guest:
+def guest_of(host: Host, answer: AttachAnswer) -> Guest:
     """As an agent knows it."""
     process = ProcessTable().get(host.popen.pid)
     assert process

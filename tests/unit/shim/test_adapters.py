@@ -91,7 +91,7 @@ def job(tmp_path, monkeypatch, dfx_dir):
     known, registry = set(sys.modules), dict(patches.registry)
     yield Job(tmp_path, monkeypatch)
     guest.stop()
-    imports.forget()
+    imports.cancel_all()
     patches.registry.clear()
     patches.registry.update(registry)
     for name in set(sys.modules) - known:

@@ -214,7 +214,7 @@ def test_what_trackers_get_beside_numbers_is_no_error(guest):
 
 def test_while_another_thread_imports_torch_recording_goes_on(guest, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    monkeypatch.setattr(compiling, "is_compiling", compiling._look)
+    monkeypatch.setattr(compiling, "is_compiling", compiling._search_torch)
     for call in every_call(1):
         call()
     dfx.scalar("loss", 0.5)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attached_host import TRAINING, Answer, hooked, segment_state, until
+from attached_host import TRAINING, AttachAnswer, hooked, segment_state, until
 
 import dfx_agent
 from dfx_agent.attach.bring import _packed_guest
@@ -167,7 +167,7 @@ def test_a_budget_is_kept_until_an_agent_brings_another(host, agent) -> None:
     overhead = "os._dfx_residue['guest'].modules['dfx_agent.shim.torch.overhead']"
     ask = f"import os; {overhead}.allowed_ratio"
 
-    def noted(answer: Answer) -> Any:
+    def noted(answer: AttachAnswer) -> Any:
         return json.loads(Path(answer.segment).with_suffix(".attached").read_text())
 
     first = host.attach()

@@ -243,7 +243,7 @@ class Writer:
     def emit(self, *record): told.append(record)
 told, monitor = [], LoopMonitor()
 while not told:  # found by its task, asked, and its answer seen
-    monitor._look(Writer(), time.monotonic_ns())
+    monitor._check(Writer(), time.monotonic_ns())
     time.sleep(0.01)
 assert [loop for loop, _ in running_loops()] == [loop]
 assert [known._ident for known in monitor._loops.values()] == [thread.ident]
@@ -252,7 +252,7 @@ run.result()
 loop.call_soon_threadsafe(loop.stop)
 thread.join()
 loop.close()
-monitor._look(Writer(), time.monotonic_ns())
+monitor._check(Writer(), time.monotonic_ns())
 assert not monitor._loops and not running_loops()
 threading.Thread(target=sum, args=([1],)).start()  # no asyncio in this one: nothing is claimed
 assert not running_loops()
@@ -284,12 +284,12 @@ def test_a_process_without_asyncio_has_no_thread_for_it(folder):
 def test_who_holds_a_loop_for_long_finds_a_name_after_many_who_did_not():
     monitor = LoopMonitor()
     for number in range(70):
-        monitor._named(f"library {number}", 0.1)
-    assert monitor._named("library 71", 0.1) == OTHERS
-    assert monitor._named("pack_batch", 30.0) == "pack_batch"
+        monitor._limit_name(f"library {number}", 0.1)
+    assert monitor._limit_name("library 71", 0.1) == OTHERS
+    assert monitor._limit_name("pack_batch", 30.0) == "pack_batch"
     for number in range(100):
-        monitor._named(f"job {number}", 2.0)
-    assert monitor._named("job 101", 2.0) == OTHERS
+        monitor._limit_name(f"job {number}", 2.0)
+    assert monitor._limit_name("job 101", 2.0) == OTHERS
 
 
 def test_what_the_guest_says_where_no_code_is_named_is_what_the_judge_reads():
@@ -311,10 +311,10 @@ class _Running:
 
 
 def test_time_before_an_answer_does_not_count_again_when_the_monitor_itself_is_late(monkeypatch):
-    monkeypatch.setattr(event_loops, "holder", lambda *_: "work (job.py)")
+    monkeypatch.setattr(event_loops, "blocking_code", lambda *_: "work (job.py)")
     running = _Running()
     loop = event_loops._Loop(running, threading.get_ident())
     loop._answered_ns = answered_ns = time.monotonic_ns()
-    assert loop.look(None, answered_ns - 10**9, None)
+    assert loop.poll(None, answered_ns - 10**9, None)
     asked_ns = running.call[2]
     assert asked_ns >= answered_ns

@@ -187,7 +187,7 @@ def test_forgotten(write):
     seen = []
     when_imported(NAME, lambda: seen.append(1))
     spec = importlib.util.find_spec(NAME)
-    imports.forget()
+    imports.cancel_all()
     assert finders() == []
     importlib.import_module(NAME)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

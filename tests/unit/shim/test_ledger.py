@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-from dfx_agent.shim.ledger import joined, observe  # noqa: E402
+from dfx_agent.shim.ledger import join_parts, observe  # noqa: E402
 from dfx_agent.shim.recorder import Recorder  # noqa: E402
 from dfx_agent.wire import Identity  # noqa: E402
 from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, NO_STEP  # noqa: E402
@@ -27,7 +27,7 @@ class Notebook:
 
     def __init__(self) -> None:
         self.names = [""]  # the id 0 means that there is no room
-        self.crossing_names: dict[tuple[str, str], int] = {}
+        self.ledger_names: dict[tuple[str, str], int] = {}
         self.records: list[tuple] = []
         self.pending: list = []
         self.num_errors = 0
@@ -35,7 +35,7 @@ class Notebook:
     def step_now(self) -> int:
         return 7
 
-    def looks_at(self, _step: int) -> bool:
+    def inspects_batches(self, _step: int) -> bool:
         return True
 
     def name_id(self, name: str) -> int:
@@ -428,7 +428,7 @@ def parts_of(batch: dict, cuts: list[int]) -> list[dict]:
 @pytest.mark.parametrize("cuts", [[], [3], [1, 2, 7]])
 def test_micro_batches_say_what_their_whole_batch_says(cuts):
     batch = a_batch()
-    whole, parts = seen(batch), seen(joined(parts_of(batch, cuts)))
+    whole, parts = seen(batch), seen(join_parts(parts_of(batch, cuts)))
     assert {**parts, ("shapes", ""): 0} == {**whole, ("shapes", ""): 0}  # padded part by part
 
 
@@ -436,27 +436,27 @@ def test_parts_of_other_widths_are_compared_part_by_part():
     def part(width, log_probs):
         return {"action_mask": torch.ones(2, width), "old_log_probs": torch.zeros(2, log_probs)}
 
-    fields = seen(joined([part(3, 3), part(5, 5)]))
+    fields = seen(join_parts([part(3, 3), part(5, 5)]))
     assert fields["num_misaligned", "old_log_probs"] == 0
     assert fields["mask_sum", "action_mask"] == fields["mask_size", "action_mask"] == 16
-    assert seen(joined([part(3, 5), part(5, 5)]))["num_misaligned", "old_log_probs"] == 2
+    assert seen(join_parts([part(3, 5), part(5, 5)]))["num_misaligned", "old_log_probs"] == 2
 
 
 def test_a_column_that_some_parts_lack_is_counted_and_one_that_all_lack_is_absent():
     parts = [{"rewards": torch.zeros(2), "values": None, "kl": None} for _ in range(2)]
     parts[1]["kl"] = torch.zeros(2)
-    fields = seen(joined(parts))
+    fields = seen(join_parts(parts))
     assert fields["num_unread", ""] == 1
     assert not [key for key in fields if key[1] in {"values", "kl"}]
 
 
 def test_many_and_large_parts_are_bounded():
     large = [{"values": torch.zeros(1, 1 << 15)} for _ in range(128)]
-    fields = seen(joined(large))
+    fields = seen(join_parts(large))
     assert fields["num_rows", ""] == 128
     assert 20 <= fields["num_sampled", "values"] <= 32
     assert ("aligned", "values") not in fields
-    assert seen(joined([{"values": torch.zeros(1)}] * 5000))["num_unread", ""] == 1
+    assert seen(join_parts([{"values": torch.zeros(1)}] * 5000))["num_unread", ""] == 1
 
 
 def recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds: float) -> Recorder:
@@ -478,16 +478,16 @@ def test_batches_of_short_steps_are_looked_at_a_few_times_a_second(
 ):
     monkeypatch.delenv("DFX_LEDGER_EVERY_STEP")
     recorder = recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds)
-    looked_at = [step for step in range(100, 300) if recorder.looks_at(step)]
+    looked_at = [step for step in range(100, 300) if recorder.inspects_batches(step)]
     assert looked_at == [step for step in range(100, 300) if step % stride == 0]
-    assert recorder.looks_at(NO_STEP), "outside of any step each is looked at"
+    assert recorder.inspects_batches(NO_STEP), "outside of any step each is looked at"
     monkeypatch.setenv("DFX_LEDGER_EVERY_STEP", "1")
-    assert recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds).looks_at(101)
+    assert recorder_with_steps_of(dfx_dir, monkeypatch, step_seconds).inspects_batches(101)
 
 
 def test_a_crossing_that_is_left_out_says_so_in_one_record(monkeypatch):
     book = Notebook()
-    monkeypatch.setattr(Notebook, "looks_at", lambda _book, step: step != 7)
+    monkeypatch.setattr(Notebook, "inspects_batches", lambda _book, step: step != 7)
     observe(book, "a/b", a_batch())
     assert book.fields() == {("is_left_out", ""): 1.0}
     assert [record[5] for record in book.records] == [1], "one record in all"
@@ -497,4 +497,4 @@ def test_boundaries_without_end_leave_no_memory_behind():
     book = Notebook()
     book.name_id = lambda _name: 0  # the table of names is full
     observe(book, "boundary", {"rewards": torch.zeros(2)})
-    assert book.crossing_names == {}
+    assert book.ledger_names == {}

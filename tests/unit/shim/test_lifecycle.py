@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.shim import recorder, residue
-from dfx_agent.shim.lifecycle import Event, Guest, State, following
+from dfx_agent.shim import permanent_state, recorder
+from dfx_agent.shim.lifecycle import Event, Guest, State, next_state
 from dfx_agent.wire import Identity
 
 # rows: the state before; columns: the event
@@ -35,15 +35,15 @@ def test_the_table_is_whole() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_where_each_event_leads(row: list[Any]) -> None:
     before, *after = row
-    assert [following(before, event) for event in HEAD] == after  # type: ignore[arg-type]
+    assert [next_state(before, event) for event in HEAD] == after  # type: ignore[arg-type]
 
 
 @given(st.lists(st.sampled_from(get_args(Event))))
 def test_whatever_happens(events: list[Event]) -> None:
     state: State = "off"
     for event in events:
-        before, state = state, following(state, event)
-        assert following(state, event) == state  # told twice is told once
+        before, state = state, next_state(state, event)
+        assert next_state(state, event) == state  # told twice is told once
         if state == "recording" != before:
             assert event == "record"
         if state == "armed" != before:
@@ -130,15 +130,15 @@ def test_a_forked_child_is_armed_and_knows_whose_it_is(guest) -> None:
     guest.after_fork()
     assert (guest.state, recorder.current) == ("armed", None)
     assert (guest._inherited.role, guest._inherited.rank) == ("trainer_child", 3)
-    assert (guest.hooks.calls, writer.calls) == (["fork"], ["release"])
+    assert (guest.hooks.calls, writer.calls) == (["fork"], ["unmap"])
 
 
 def test_a_forked_child_of_a_visited_process_has_no_guest(guest) -> None:
-    writer, guest.visit = recorder.current, object()
+    writer, guest.attachment = recorder.current, object()
     guest.after_fork()
-    assert (guest.state, guest.visit, guest._inherited) == ("gone", None, None)
+    assert (guest.state, guest.attachment, guest._inherited) == ("gone", None, None)
     assert recorder.start_late is None
-    assert (guest.hooks.calls, writer.calls) == (["fork", "remove"], ["release"])
+    assert (guest.hooks.calls, writer.calls) == (["fork", "remove"], ["unmap"])
 
 
 def test_a_forked_child_of_one_that_does_not_record_stays_what_it_is(guest) -> None:
@@ -168,11 +168,11 @@ def test_the_one_fork_hook_calls_the_guest_that_came_last(monkeypatch) -> None:
         module = types.ModuleType(name)
         module.told = lambda name=name: calls.append(name)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
-    residue.follow_forks("dfx_before", "told")
-    before = residue._kept["forks"]
+    permanent_state.follow_forks("dfx_before", "told")
+    before = permanent_state._state["forks"]
     monkeypatch.setattr(before, "__defaults__", before.__defaults__)
-    residue.follow_forks("dfx_now", "told")
-    assert residue._kept["forks"] is before
+    permanent_state.follow_forks("dfx_now", "told")
+    assert permanent_state._state["forks"] is before
     before()
     assert calls == ["dfx_now"]
     monkeypatch.delitem(sys.modules, "dfx_now")  # as when its modules are forgotten

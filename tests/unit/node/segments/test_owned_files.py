@@ -126,9 +126,9 @@ def test_the_lock_of_roots_agent_can_be_looked_at_by_the_owner_of_the_folder(the
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from dfx_agent.node.segments import lock
-from dfx_agent.shim.attached import agent_is_there
+from dfx_agent.shim.attached import is_agent_present
 os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})
-print(agent_is_there(sys.argv[1]), lock.holder_of(sys.argv[1])[0].url)
+print(is_agent_present(sys.argv[1]), lock.holder_of(sys.argv[1])[0].url)
 """
     told = [sys.executable, "-c", looks, str(theirs)]
     said = subprocess.run(told, capture_output=True, text=True, check=True).stdout.split()

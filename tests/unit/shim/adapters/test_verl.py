@@ -189,7 +189,7 @@ class Strange:
     batch_size = 2
 writer = recorder.active()
 worker = NS(role="actor", config=NS(actor=NS(ppo_epochs=2)))
-tell = _verl_workers._tell_passes
+tell = _verl_workers._count_passes
 proto = NS(non_tensor_batch={}, meta_info={"global_token_num": [3, 5]})
 tell(writer, "actor_update", worker, proto)
 tell(writer, "old_logprob", worker, proto)

@@ -32,13 +32,13 @@ def test_a_group_that_is_gone_leaves_its_seats(reader) -> None:
     group = dist.new_group([0])
     dist.all_reduce(torch.ones(1), group=group)
     known = collectives.group_of(group)
-    (seats,) = known.seated
-    assert id(group) in seats
+    (cached_calls,) = known.caches
+    assert id(group) in cached_calls
     key = id(group)
     dist.destroy_process_group(group)
     del group
     gc.collect()
-    assert key not in seats
+    assert key not in cached_calls
 
 
 def test_another_writer_gets_records_of_its_own(reader, tmp_path) -> None:
@@ -61,17 +61,17 @@ def test_another_writer_gets_records_of_its_own(reader, tmp_path) -> None:
 def test_the_guests_thread_stands_aside_while_all_groups_are_destroyed(reader, monkeypatch) -> None:
     monkeypatch.setattr(group_end._Begun, "ns", None)
     dist.destroy_process_group(dist.new_group([0]))
-    assert group_end.may_look(), "the job goes on"
+    assert group_end.may_read_groups(), "the job goes on"
     seen = []
     monkeypatch.setattr(
-        dist.ProcessGroup, "shutdown", lambda _group: seen.append(group_end.may_look())
+        dist.ProcessGroup, "shutdown", lambda _group: seen.append(group_end.may_read_groups())
     )
     dist.destroy_process_group()
     assert seen == [False]
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)  # the fixture's, again
     monkeypatch.setattr(group_end._Begun, "ns", group_end._Begun.ns - group_end.ASIDE_NS)
-    assert group_end.may_look()
+    assert group_end.may_read_groups()
 
 
 def test_the_function_that_destroys_groups_is_put_back(reader) -> None:

@@ -40,7 +40,7 @@ def test_they_do_nothing_and_go_with_the_next_backward(optimizer) -> None:
 def test_they_go_on_where_the_guest_stays_after_all(optimizer) -> None:
     hooks, told = TorchHooks(), []
     hooks.withdraw(lambda: told.append("gone"))
-    hooks._stay_after_all()
+    hooks._cancel_removal()
     assert (optimizer.state, optimizer.is_active) == ("active", True)
     next_backward()
     assert (optimizer.is_active, told) == (True, [])
@@ -50,9 +50,9 @@ def test_a_visit_that_failed_meanwhile_does_not_forget_what_they_were(optimizer)
     hooks, told = TorchHooks(), []
     hooks.withdraw(lambda: told.append("first"))
     hooks.withdraw(lambda: told.append("second"))
-    hooks._stay_after_all()
+    hooks._cancel_removal()
     assert optimizer.is_active
     hooks.withdraw(lambda: told.append("third"))
     next_backward()
     assert told == ["third"]
-    assert hooks._departures == []
+    assert hooks._removals == []

@@ -10,7 +10,7 @@ import pytest
 from dfx_agent.node.segments.reported_layout import ReportedLayout
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.torch import collectives
-from dfx_agent.shim.torch.job_layout import LayoutTeller
+from dfx_agent.shim.torch.job_layout import LayoutReporter
 from dfx_agent.wire import Identity, SegmentReader, job_description
 from dfx_agent.wire.records import PEER
 
@@ -47,7 +47,7 @@ def writer(dfx_dir) -> Recorder:
 def group(torch: Torch, name: str, ranks: list[int]) -> ProcessGroup:
     made = ProcessGroup(name)
     torch.ranks[name] = ranks
-    collectives._groups[id(made)] = collectives.Group(made, name)
+    collectives._groups[id(made)] = collectives.TrackedGroup(made, name)
     return made
 
 
@@ -62,34 +62,34 @@ def read(writer: Recorder) -> tuple[ReportedLayout, int]:
 
 
 def test_groups_and_peers_are_told_once_and_again_when_they_changed(torch, writer):
-    teller, made = LayoutTeller(), group(torch, "7", [4, 6])
+    reporter, made = LayoutReporter(), group(torch, "7", [4, 6])
     known = collectives._groups[id(made)]
     for _ in range(3):
-        teller.look(writer)
+        reporter.report(writer)
     layout, num_texts = read(writer)
     assert (layout.groups["7"].description, num_texts) == ("about 7", 1)
     assert (known.peer(1), known.peer(1), known.peer(5)) == (PEER - 6, PEER - 6, -1)
-    teller.look(writer)
+    reporter.report(writer)
     assert read(writer)[0].peers == (6,)
     assert read(writer)[1] == 2
 
 
 def test_another_segment_hears_all_of_it(torch, writer, dfx_dir):
-    teller, _made = LayoutTeller(), group(torch, "7", [4, 6])
-    teller.look(writer)
+    reporter, _made = LayoutReporter(), group(torch, "7", [4, 6])
+    reporter.report(writer)
     other = Recorder(str(dfx_dir), Identity(run="r"))
-    teller.look(other)
+    reporter.report(other)
     assert read(other)[0].groups.keys() == {"7"}
 
 
 def test_a_table_without_room_is_said_and_never_outgrown(torch, writer):
-    teller = LayoutTeller()
+    reporter = LayoutReporter()
     made = [group(torch, f"{n}", [m * m + n for m in range(100)]) for n in range(200)]
-    teller.look(writer)
+    reporter.report(writer)
     layout, _ = read(writer)
     assert 0 < len(layout.groups) < len(made)
     assert len(layout.groups) + layout.num_untold == len(made)
-    assert teller._num_bytes <= job_description.MAX_BYTES
+    assert reporter._num_bytes <= job_description.MAX_BYTES
 
 
 def test_places_of_megatron_are_those_that_it_has(torch, writer, monkeypatch):
@@ -99,13 +99,13 @@ def test_places_of_megatron_are_those_that_it_has(torch, writer, monkeypatch):
     state.get_data_parallel_rank = lambda: 1 / 0
     state.get_tensor_model_parallel_rank = lambda: None
     monkeypatch.setitem(sys.modules, state.__name__, state)
-    LayoutTeller().look(writer)
+    LayoutReporter().report(writer)
     assert read(writer)[0].places == {"pipeline": (2, 4)}
 
 
 def test_a_group_that_torch_does_not_list_is_left_out(torch, writer):
     made = group(torch, "7", [4, 6])
     torch.ranks.clear()
-    LayoutTeller().look(writer)
+    LayoutReporter().report(writer)
     assert collectives._groups[id(made)].peer(0) == -1
     assert read(writer)[1] == 0

@@ -286,7 +286,7 @@ def test_a_model_of_more_than_the_tokens_of_a_batch_is_unknown(name: str) -> Non
 
 def test_a_layer_that_is_listed_several_times_runs_as_often_and_is_unknown() -> None:
     layer = nn.Linear(4, 4)
-    assert model_flops.read(nn.Sequential(layer, layer)).reason.startswith("a layer stands in a")
+    assert model_flops.read(nn.Sequential(layer, layer)).reason.startswith("a layer is in a")
     relu = nn.ReLU()
     assert model_flops.read(nn.Sequential(layer, relu, nn.Linear(4, 4), relu)).reason == ""
 

@@ -44,7 +44,7 @@ class Job:
 @pytest.fixture
 def job(dfx_dir, monkeypatch) -> Iterator[Job]:
     monkeypatch.setenv("DFX_DISABLE_HOOKS", "")
-    modules._known.clear()  # models of other tests that nobody has collected yet
+    modules._all_roots.clear()  # models of other tests that nobody has collected yet
     assert dfx.init(role="trainer", rank=0, directory=str(dfx_dir))
     dfx.set_step(1)
     job = Job()

@@ -90,7 +90,7 @@ def test_a_window_into_which_something_fell_that_is_done_once_says_nothing(write
     account = Overhead()
     for second in range(30):
         if meter.is_open:
-            account.begin_anew()
+            account.restart()
         seconds(account, writer, second, second + 1, cost_ns=10**8)
     assert not meter.is_open or gauges(reader, "overhead_ratio") == []
 

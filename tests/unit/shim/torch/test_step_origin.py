@@ -9,7 +9,7 @@ import pytest
 
 from dfx_agent.shim import recorder
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.torch import step_hooks, trained
+from dfx_agent.shim.torch import optimizers, step_hooks
 from dfx_agent.wire import Identity, SegmentReader
 from dfx_agent.wire.records import FROM_ATTACH, KIND_MASK, STEP
 
@@ -26,8 +26,8 @@ class Optimizer:
 def writer(dfx_dir, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     writer = Recorder(str(dfx_dir), Identity(run="r", role="trainer"))
     monkeypatch.setattr(recorder, "current", writer)
-    monkeypatch.setattr(step_hooks, "seen", step_hooks._Seen())
-    monkeypatch.setattr(trained, "state", trained._State())
+    monkeypatch.setattr(step_hooks, "seen", step_hooks._Training())
+    monkeypatch.setattr(optimizers, "state", optimizers._OptimizerState())
     step_hooks.seen.has_details = False
     return writer
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dfx_agent.shim.torch import snapshots
-from dfx_agent.shim.torch.snapshots import SnapshotKeeper
+from dfx_agent.shim.torch import allocator_snapshot
+from dfx_agent.shim.torch.allocator_snapshot import AllocatorSnapshot
 
 
 class Job:
@@ -30,8 +30,8 @@ class Job:
         self.num_asked += 1
         return self.taken
 
-    def look(self, keeper: SnapshotKeeper) -> None:
-        keeper.look(self.gauges.__setitem__, f"{self.stem}.seg")
+    def look(self, keeper: AllocatorSnapshot) -> None:
+        keeper.poll(self.gauges.__setitem__, f"{self.stem}.seg")
 
     def files(self) -> list[str]:
         return sorted(path.suffix for path in self.stem.parent.iterdir())
@@ -48,7 +48,7 @@ def job(tmp_path, monkeypatch) -> Job:
 
 def test_it_is_written_once_for_each_request(job, monkeypatch):
     monkeypatch.setenv("DFX_MEMORY_SNAPSHOT", "1")
-    keeper = SnapshotKeeper()
+    keeper = AllocatorSnapshot()
     job.look(keeper)
     assert (job.files(), job.gauges) == ([], {"patch/memory_snapshot": 1.0})
     job.stem.with_suffix(".wanted").touch()
@@ -63,7 +63,7 @@ def test_it_is_written_once_for_each_request(job, monkeypatch):
 def test_without_the_variable_nothing_is_looked_for(job, monkeypatch):
     monkeypatch.delenv("DFX_MEMORY_SNAPSHOT", raising=False)
     job.stem.with_suffix(".wanted").touch()
-    job.look(SnapshotKeeper())
+    job.look(AllocatorSnapshot())
     assert (job.files(), job.gauges, job.num_asked) == ([".wanted"], {}, 0)
 
 
@@ -73,12 +73,12 @@ def test_what_cannot_be_had_is_said_and_breaks_nothing(job, why, monkeypatch):
     if why == "raises":
         job.cuda.memory = types.SimpleNamespace(_snapshot=lambda: 1 / 0)
     elif why == "too large":
-        monkeypatch.setattr(snapshots, "MAX_BYTES", 8)
+        monkeypatch.setattr(allocator_snapshot, "MAX_BYTES", 8)
     elif why == "no room":
         full = os.open("/dev/full", os.O_WRONLY)
         monkeypatch.setattr(os, "rename", lambda *_: os.write(full, b"0"))
     else:
         job.cuda.is_initialized = lambda: False
     job.stem.with_suffix(".wanted").touch()
-    job.look(SnapshotKeeper())
+    job.look(AllocatorSnapshot())
     assert (job.files(), job.gauges) == ([], {"patch/memory_snapshot": -1.0})

@@ -1,10 +1,11 @@
-"""What a process is that no launcher numbers and nobody names: told by what it does.
+"""Derives the role of a process that has no rank from a launcher and no name from the job.
 
-A backward makes it a trainer. One that only serves has nothing to say by itself: no stage, no
-optimizer, no collective. Where it is only armed, one hook on all modules looks for a module that is
-called three times without gradients: it is a rank of role "rollout" then, until it trains after
-all. The hook is gone then, and also after 2,000 calls (1 to 2 us each), at the first backward, and
-before anything is compiled.
+A process that calls backward is a trainer. A process that only serves has no stage, optimizer or
+collective. Therefore an armed guest installs one hook on all modules. A module that is called three
+times without gradients makes the process a rank of role "rollout", until it trains.
+
+The hook is removed then, after 2,000 calls (1 to 2 us each), at the first backward, and before
+anything is compiled.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _MAX_CALLS = 2_000
 _ENOUGH_CALLS = 3
 
 
-def listen() -> None:
-    """In a process whose torch has just been imported."""
+def install() -> None:
+    """Start to derive the role; called when torch has been imported."""
     if variables.ROLE.value() or identity.from_environment().rank != UNKNOWN:
         return
     step_hooks.before_next_backward.append(_be_a_trainer)
@@ -47,7 +48,7 @@ def _hook_all_modules(patches: PatchSet) -> None:
 
 
 class _Calls:
-    """Which modules were called without gradients, in any thread."""
+    """Counts calls of modules without gradients, in any thread."""
 
     def __init__(self) -> None:
         self._is_trained = sys.modules["torch"].is_grad_enabled
@@ -77,13 +78,13 @@ def _become_a_rank() -> None:
     loading = sys.modules.get("torch.utils.data")
     is_worker = loading is not None and loading.get_worker_info() is not None
     start = recorder.start_late
-    if start is not None and not is_worker:  # a worker prepares data for a trainer
-        is_named = identity.from_environment().role != identity.UNNUMBERED  # as Ray names actors
+    if start is not None and not is_worker:  # a data loader's worker prepares data for a trainer
+        is_named = identity.from_environment().role != identity.UNNUMBERED  # such as a Ray actor
         start(role=None if is_named else ROLE)
 
 
 def _be_a_trainer() -> None:
-    """Whatever it was taken for; a role that the job or a framework gave it stays."""
+    """Change a derived role to "trainer"; a role from the job or a framework stays."""
     writer = recorder.active()
     if writer is not None and writer.identity.role in {ROLE, identity.UNNUMBERED}:
         writer.update_identity({"role": "trainer"})

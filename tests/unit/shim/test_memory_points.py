@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import held_memory, recorder, span_writer
+from dfx_agent.shim import memory_points, recorder, span_writer
 from dfx_agent.shim.lifecycle import guest
 from dfx_agent.wire import SegmentReader
 from dfx_agent.wire.records import GAUGE, KIND_MASK
@@ -51,8 +51,8 @@ class StandIn(types.ModuleType):
 def cuda(monkeypatch) -> StandIn:
     for name in ("cuda", "npu", "xpu"):
         monkeypatch.delitem(sys.modules, f"torch.{name}", raising=False)
-    monkeypatch.setattr(held_memory, "_told_at", {})
-    monkeypatch.setattr(held_memory, "_in_use", set())
+    monkeypatch.setattr(memory_points, "_recorded_at", {})
+    monkeypatch.setattr(memory_points, "_in_use", set())
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "torch.cuda", stand_in)
     return stand_in
@@ -84,7 +84,7 @@ def test_the_four_points_of_a_stage_that_loads_and_offloads(cuda, told):
             gauges[f"memory/at/{point}/{what}_bytes/actor_update@cuda:1"] / GIB
             for what in ("allocated", "reserved")
         )
-        for points in held_memory.POINTS.values()
+        for points in memory_points.POINTS.values()
         for point in points
     }
     assert at == {
@@ -134,7 +134,7 @@ def test_a_decorated_function_is_told_of_too(cuda, told):
 
 def test_who_moves_states_all_the_time_is_told_of_now_and_then(cuda, told, monkeypatch):
     seconds = [1000.0]
-    monkeypatch.setattr(held_memory.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(memory_points.time, "monotonic", lambda: seconds[0])
     for seconds[0] in (1000.0, 1000.01, 1000.02):
         with dfx.stage("offload"):
             pass

@@ -1,11 +1,11 @@
-"""What allocator and process hold where states come to a device, and where they go off it.
+"""Records memory around onloading and offloading of model states.
 
-Asked in the job's own thread, at the ends of stages that bring states or take them away, and
-nowhere else: 0.1 ms beside moving gigabytes. It reads counters that torch keeps in host memory, and
-/proc/self/statm: no device is initialised, synchronised or asked, and no peak is reset.
+Memory is read in the job's own thread at the begin and end of such stages: 0.1 ms next to moving
+gigabytes. The sources are counters that torch has in host memory, and /proc/self/statm. No device
+is initialised, synchronised or queried, and no peak is reset.
 
-The points have ROLL's names. Gauges are "memory/at/<point>/<field>/<stage>@<device>", of the
-process itself with the device "host".
+The points have ROLL's names. Gauges are called "memory/at/<point>/<field>/<stage>@<device>"; the
+device "host" means the process itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 ACCELERATORS = ("cuda", "npu", "xpu")
-# before and after; "offload" in a point: the states are off the device there
+# points before and after the stage; at a point with "offload" the states are off the device
 POINTS = {"onload": ("start/offload", "start/onload"), "offload": ("end/onload", "end/offload")}
 HOST = "host"
 
@@ -25,34 +25,34 @@ _FIELDS = {
     "allocated_bytes": ("allocated_bytes", "all", "current"),
     "reserved_bytes": ("reserved_bytes", "all", "current"),
 }
-_EVERY_SECONDS = 0.05  # who moves states more often is told of now and then
+_EVERY_SECONDS = 0.05  # a point that occurs more often is recorded now and then
 _MAX_STAGES = 32
 
 EmitGauge = Callable[[str, float], None]
-_told_at: dict[tuple[str, str], float] = {}
+_recorded_at: dict[tuple[str, str], float] = {}
 _in_use: set[str] = set()
 
 
-def tell_held(emit_gauge: EmitGauge, point: str, stage: str) -> None:
-    """Now, at this point of a stage; may raise."""
+def record_memory(emit_gauge: EmitGauge, point: str, stage: str) -> None:
+    """Record the memory at this point of a stage; may raise."""
     key, now = (point, stage), time.monotonic()
-    before = _told_at.get(key)
-    if before is None and len({known for _, known in _told_at} | {stage}) > _MAX_STAGES:
+    before = _recorded_at.get(key)
+    if before is None and len({name for _, name in _recorded_at} | {stage}) > _MAX_STAGES:
         return
     if before is not None and now - before < _EVERY_SECONDS:
         return
-    _told_at[key] = now
+    _recorded_at[key] = now
     for name in ACCELERATORS:
         module = sys.modules.get(f"torch.{name}")
         if module is not None and module.is_initialized():
-            _tell_devices(emit_gauge, module, name, (point, stage))
+            _record_devices(emit_gauge, module, name, (point, stage))
     virtual, resident = _of_process()
     emit_gauge(f"memory/at/{point}/resident_bytes/{stage}@{HOST}", resident)
     emit_gauge(f"memory/at/{point}/virtual_bytes/{stage}@{HOST}", virtual)
 
 
-def _tell_devices(emit_gauge: EmitGauge, module: Any, name: str, at: tuple[str, str]) -> None:
-    """Of those that the allocator has used by now: emptied is not unused."""
+def _record_devices(emit_gauge: EmitGauge, module: Any, name: str, at: tuple[str, str]) -> None:
+    """Record the devices that the allocator has ever used; an emptied one is still reported."""
     point, stage = at
     for index in range(module.device_count()):
         stats, device = module.memory_stats_as_nested_dict(index), f"{name}:{index}"
@@ -65,7 +65,7 @@ def _tell_devices(emit_gauge: EmitGauge, module: Any, name: str, at: tuple[str, 
 
 
 def figure_at(stats: Any, path: tuple[str, ...]) -> float | None:
-    """None where this allocator (another torch, another backend) keeps no such figure."""
+    """One number of the allocator's statistics; None if this version of torch does not have it."""
     for key in path:
         if not isinstance(stats, dict) or key not in stats:
             return None
@@ -74,7 +74,7 @@ def figure_at(stats: Any, path: tuple[str, ...]) -> float | None:
 
 
 def _of_process() -> tuple[float, float]:
-    """Virtual and resident bytes, without the device's."""
+    """Virtual and resident bytes of the process, without device memory."""
     with open("/proc/self/statm", "rb", buffering=0) as statm:
         virtual, resident = statm.read().split(None, 2)[:2]
     return float(int(virtual) * mmap.PAGESIZE), float(int(resident) * mmap.PAGESIZE)

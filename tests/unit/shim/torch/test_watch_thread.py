@@ -9,8 +9,8 @@ import pytest
 
 from dfx_agent.shim import clients, span_writer, stacks
 from dfx_agent.shim.recorder import Recorder
-from dfx_agent.shim.torch import flight, watch
-from dfx_agent.shim.torch.watch import Watch
+from dfx_agent.shim.torch import flight, watch_thread
+from dfx_agent.shim.torch.watch_thread import WatchThread
 from dfx_agent.wire import Identity
 from dfx_agent.wire.records import REMOTE_WAIT, STAGE, WAIT
 
@@ -27,7 +27,7 @@ class Job:
     def __init__(self, writer: Recorder, clock: types.SimpleNamespace) -> None:
         self.writer = writer
         self.clock = clock
-        self.watch = Watch(lambda: None)
+        self.watch = WatchThread(lambda: None)
         self.stacks_at: list[int] = []
         self.flights_at: list[int] = []
 
@@ -39,7 +39,7 @@ class Job:
 
     def look(self, second: int) -> None:
         self.clock.now_ns = 1000 * SECOND + second * SECOND
-        self.watch._look(self.writer)
+        self.watch._run_checks(self.writer)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def job(dfx_dir, monkeypatch) -> Iterator[Job]:
     clock = types.SimpleNamespace(now_ns=0)
     job = Job(writer, clock)
     watched = types.SimpleNamespace(monotonic_ns=lambda: clock.now_ns, thread_time_ns=lambda: 0)
-    monkeypatch.setattr(watch, "time", watched)
+    monkeypatch.setattr(watch_thread, "time", watched)
 
     def note(seconds: list[int]) -> bool:
         seconds.append(clock.now_ns // SECOND - 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dfx_agent.node.segments.reported_layout import ReportedLayout
-from dfx_agent.shim.torch.visible import VisibleTeller
+from dfx_agent.shim.torch.visible_devices import VisibleDevices
 from dfx_agent.wire.job_description import HIDING_VARIABLES
 
 
@@ -15,7 +15,7 @@ class Writer:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def say(self, text: str) -> None:
+    def add_description(self, text: str) -> None:
         self.texts.append(text)
 
     @property
@@ -33,32 +33,32 @@ def environment(monkeypatch):
 
 
 def test_what_is_set_late_is_told_until_the_accelerator_has_read_it(environment):
-    teller, writer = VisibleTeller(), Writer()
+    reporter, writer = VisibleDevices(), Writer()
     environment.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    teller.look(writer, is_used=False)
+    reporter.report(writer, is_used=False)
     environment.setenv("CUDA_VISIBLE_DEVICES", "1")
-    teller.look(writer, is_used=True)
+    reporter.report(writer, is_used=True)
     assert writer.visible == {"CUDA_VISIBLE_DEVICES": "1"}
     environment.setenv("CUDA_VISIBLE_DEVICES", "7")
-    teller.look(writer, is_used=True)
+    reporter.report(writer, is_used=True)
     assert writer.visible == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_a_process_without_devices_says_nothing(environment):
-    teller, writer = VisibleTeller(), Writer()
-    teller.look(writer, is_used=False)
+    reporter, writer = VisibleDevices(), Writer()
+    reporter.report(writer, is_used=False)
     assert writer.texts == []
-    teller.look(writer, is_used=True)
+    reporter.report(writer, is_used=True)
     assert len(writer.texts) == len(HIDING_VARIABLES), (
         "that none is set, whatever it was started with"
     )
 
 
 def test_each_is_told_once_and_to_a_child_s_segment_too(environment):
-    teller, first, of_child = VisibleTeller(), Writer(), Writer()
+    reporter, first, of_child = VisibleDevices(), Writer(), Writer()
     environment.setenv("ASCEND_RT_VISIBLE_DEVICES", "6")
     for _ in range(3):
-        teller.look(first, is_used=False)
+        reporter.report(first, is_used=False)
     assert len(first.texts) == len(HIDING_VARIABLES)
-    teller.look(of_child, is_used=True)
+    reporter.report(of_child, is_used=True)
     assert of_child.visible == {"ASCEND_RT_VISIBLE_DEVICES": "6"}
