@@ -110,7 +110,7 @@ class DiscoveredJob:
                     self._launchers.add(top)
 
     def _top_of(self, process: HostProcess) -> HostProcess:
-        """Its launcher, the parent of a process that multiprocessing started, or itself."""
+        """Launcher of a process, or the parent that started it by multiprocessing, or itself."""
         above = list(self.table.ancestors(process))
         launcher = next((a for a in above if is_launcher(a)), None)
         if launcher is not None and rank_of(process) is not None:

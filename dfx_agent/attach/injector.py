@@ -81,7 +81,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arm(target: Target, source: str, wanted: str) -> tuple[str, _Waiting, list[float]]:
-    """(the route, the waiting text, the seconds of each stop so far)."""
+    """Queue the text; return (route, waiting text, seconds of each stop)."""
     method = check_target(target).route(wanted)
     if method == "pep768":
         return method, Script(target, source), []

@@ -90,7 +90,7 @@ class _Search:
             self._add(path)
 
     def _written(self) -> Iterator[tuple[float, str]]:
-        """(modification time, path) of logs in the folders that the process writes to."""
+        """Yield (modification time, path) of logs in the folders that the process writes to."""
         for path in dict.fromkeys(self._places()):
             if os.path.isfile(path):
                 yield from self._of_this_run(path)
@@ -138,7 +138,7 @@ class _Search:
                     waiting.append((entry.path, depth + 1))
 
     def _of_this_run(self, path: str) -> Iterator[tuple[float, str]]:
-        """Nothing for a file older than the process: a data set, or a log of another run."""
+        """Yield the file unless it is older than the process: a data set, a log of another run."""
         with suppress(OSError):
             modified = os.stat(path).st_mtime
             if boot_clock.is_modified_since(modified, self._process.start_ticks):

@@ -46,7 +46,7 @@ def program_of(process: HostProcess) -> str:
 
 
 def _script_or_module(words: tuple[str, ...]) -> str:
-    """What an interpreter with these arguments runs: "train.py", "torch.distributed.run", "-c"."""
+    """Name what an interpreter with these arguments runs: "train.py", a module, or "-c"."""
     rest = iter(words)
     for word in rest:
         if word in _OPTIONS_WITH_VALUE:

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     @property
     def tensors(self) -> str:
-        """Such as " [1048576] float32" or " [8] [8] and 30 more bfloat16"; "" for a barrier."""
+        """Sizes and types, such as " [1048576] float32" or " [8] [8] and 30 more bfloat16"."""
         num_more = self.num_tensors - len(self.sizes)
         words = [str(list(size)) for size in self.sizes]
         words += [f"and {num_more} more"] if num_more > 0 else []

@@ -160,7 +160,7 @@ class ProcessStacks:
         return _is_named_long(self.innermost_frames)
 
     def is_named_long_inside(self) -> bool:
-        """The same without the callers of the job's own innermost function."""
+        """Like ``is_named_long``, without the callers of the job's own innermost function."""
         return _is_named_long(self.inner_frames)
 
     def is_in_long_code(self) -> bool:
@@ -226,7 +226,7 @@ class MergedStack:
     """Outermost call first."""
 
     def innermost(self, num_frames: int) -> str:
-        """Such as "train (train.py:8) > step (train.py:42) > barrier (distributed_c10d.py:99)"."""
+        """The last frames as text: "train (train.py:8) > barrier (distributed_c10d.py:99)"."""
         return " > ".join(map(str, self.frames[-num_frames:]))
 
 

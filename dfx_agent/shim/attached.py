@@ -142,7 +142,7 @@ def leave(*, nobody_reads: bool = False) -> None:
 
 
 def _on_gone() -> None:
-    """Called when no object of the job refers to the guest any more."""
+    """Clean up, once no object of the job refers to the guest any more."""
     _unload_modules()
     _remove_last_note()
 

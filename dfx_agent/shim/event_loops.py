@@ -260,7 +260,7 @@ def blocking_code(ident: int, num_under: int | None = None) -> str:
 
 
 def _blocking_call(chain: list[CodeType], num_under: int | None) -> str:
-    """What the loop has called; "" if the loop itself runs, because it waits for an event."""
+    """Name the code that the loop has called; "" if the loop itself waits for an event."""
     if num_under is None:
         own = next((at for at, code in enumerate(chain) if _is_of_loop(code)), len(chain))
     else:

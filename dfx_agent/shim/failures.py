@@ -108,7 +108,7 @@ def _place(traceback: Any) -> tuple[str, int, str]:
 
 
 def _traced(text: str) -> tuple[str, int, str] | None:
-    """The same from a traceback inside a message; None if the message contains none."""
+    """The innermost frame of a traceback inside a message; None if there is none."""
     frames = [(file, int(line), name) for file, line, name in _TRACED.findall(text)]
     return _innermost(frames) if frames else None
 

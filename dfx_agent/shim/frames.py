@@ -80,7 +80,7 @@ def frames_of(ident: int) -> list[FrameType]:
 
 
 def _walk(ident: int, read: _Frames) -> list[Any]:
-    """What ``read`` returns for each frame of a thread."""
+    """Walk the frames of a thread and return what ``read`` extracts from each."""
     top = _Top()
     values: list[Any] = []
     steps = accumulate(repeat("f_back", MAX_FRAMES), getattr, initial=top)

@@ -155,7 +155,7 @@ def _name_id(recorder: Recorder, boundary: str, column: str) -> int:
 
 
 def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
-    """(columns by name, number of columns and lists that were not read completely)."""
+    """Return (columns by name, number of columns and lists not read completely)."""
     columns: dict[str, _Column] = {}
     masks: dict[str, Any] = {}
     num_unread = 0
@@ -179,7 +179,7 @@ def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
 
 
 def _values(batch: Any) -> Iterator[tuple[str, Any]]:
-    """(name, values of all rows); a nested mapping gives names "outer.inner"."""
+    """Yield (column, values of all rows); a nested mapping gives names "outer.inner"."""
     for name, value in _items(batch):
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", column) for inner, column in value.items())
@@ -208,7 +208,7 @@ def _items(batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _column(name: str, value: Any) -> _Column | None:
-    """None for a value that is not a column: a number, a text, None, data about the batch."""
+    """Reduce one value; None if it is not a column: a number, a text, data about the batch."""
     if type(value).__name__ == _NOT_A_COLUMN:
         return None
     limit = _MAX_MASK_ELEMENTS if name in _MASKS else _MAX_ELEMENTS
@@ -272,7 +272,7 @@ def _of_list(value: Any) -> _Column:
 
 
 def _row_sums(value: Any) -> Any:
-    """(B,) float64 on the array's own device.
+    """Sum each row: (B,) float64 on the array's own device.
 
     torch sums floats in their own precision: ten times as fast as in float64, and the same result
     for the same row.
@@ -315,7 +315,7 @@ def _insert_fetched(columns: Iterable[_Column], host: Any) -> None:
 
 
 def _fields(columns: dict[str, _Column], num_unread: int) -> Iterator[tuple[str, str, float]]:
-    """(field, column, value); the column is "" for fields of the whole batch."""
+    """Yield (field, column, value) of a batch; column "" means the complete batch."""
     _leave_out_padding(columns)
     whole = {name: column.sums for name, column in columns.items() if column.is_whole}
     mask, groups = _first(_MASKS, whole), _first(_GROUPS, whole)
@@ -367,7 +367,7 @@ def _leave_out_padding(columns: dict[str, _Column]) -> None:
 
 
 def _misaligned(columns: dict[str, _Column], mask: str, num_rows: int) -> Iterator[tuple[str, int]]:
-    """(column, rows whose length breaks the rule) for columns with a value per token or row."""
+    """Yield (column, rows of wrong length) for columns with a value per token or row."""
     widths: Any = columns[mask].widths if mask else None
     tokens = {n: c for n, c in columns.items() if _PER_TOKEN.search(n) and c.widths is not None}
     # ROLL has log-probs of the S - 1 predicted tokens and a mask of all S tokens

@@ -249,5 +249,5 @@ guest = Guest()
 
 
 def after_fork() -> None:
-    """Called in each forked child by the one fork hook of this process."""
+    """Update the guest in a forked child; the one fork hook of this process calls this."""
     guest.after_fork()

@@ -32,7 +32,7 @@ class Switch:
         self.on_first_use: Callable[[], None] | None = None
 
     def mark_used(self) -> None:
-        """Called by wrappers; calls ``on_first_use`` at the first time. Never raises."""
+        """Note that a wrapper was used; the first time, call ``on_first_use``. Never raises."""
         if not self.was_used:
             self.was_used = True
             if self.on_first_use is not None:

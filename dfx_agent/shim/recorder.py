@@ -272,7 +272,7 @@ class Recorder:
         return self.main_id if _ident() == self.main_ident else self._thread.native_id
 
     def num_written(self) -> tuple[int, int]:
-        """(records, spans) since the segment was created."""
+        """Return (records, spans) written since the segment was created."""
         return self._segment.num_written(), self.num_spans()
 
     def num_spans(self) -> int:
@@ -280,7 +280,7 @@ class Recorder:
         return self.next_span() - 1
 
     def latest_open(self) -> tuple[int | None, str]:
-        """(begin ns of the latest open span, name of the latest open stage), over all threads.
+        """Return (begin ns of the latest open span, name of the latest open stage), of all threads.
 
         Waits for a server are excluded: a process may make one after another and be stuck.
         """

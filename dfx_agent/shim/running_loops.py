@@ -23,7 +23,7 @@ _WITHOUT_FRAMES = ("uvloop", "rloop", "winloop")
 
 
 def running_loops() -> list[tuple[Any, int | None]]:
-    """(loop, its thread) of every running event loop; for thread None see ``thread_of``."""
+    """Return (loop, its thread) of each running event loop; for None see ``thread_of``."""
     owners = _owners()
     found: dict[int, tuple[Any, int | None]] = {}
     threads = threads_now()
@@ -39,7 +39,7 @@ def running_loops() -> list[tuple[Any, int | None]]:
 
 
 def thread_of(loop: Any) -> tuple[int | None, int | None]:
-    """(thread that runs a task of this loop now, frames below the task); (None, None) if none."""
+    """Return (thread that runs a task of this loop, frames below it); (None, None) if none."""
     try:
         task = sys.modules["asyncio"].current_task(loop)
         wanted = getattr(task.get_coro(), "cr_frame", None) if task is not None else None

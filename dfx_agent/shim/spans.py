@@ -67,7 +67,7 @@ class Span:
                 meter.spent_ns += clock() - begin
 
     def _find(self, opened: OpenSpan | None) -> OpenSpan | None:
-        """This span below spans that are still open, or as another context opened it."""
+        """Find this span below spans that are still open, or as another context opened it."""
         while opened is not None and opened[1] is not self:
             opened = opened[-1]
         found, self._last = opened or self._last, None

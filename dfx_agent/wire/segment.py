@@ -353,12 +353,12 @@ class SegmentReader:
         return Identity(*names, rank, local, world, node, attempt)
 
     def live_words(self) -> tuple[int, int, int, int, int]:
-        """(state, bytes of names, names dropped, open spans dropped, guest errors)."""
+        """Return (state, bytes of names, names dropped, open spans dropped, guest errors)."""
         data = self.read(layout.STATE_OFFSET, layout.LIVE.size)
         return layout.LIVE.unpack(data.ljust(layout.LIVE.size, b"\0"))
 
     def clock_pairs(self) -> list[tuple[int, int]]:
-        """(monotonic ns, Unix ns): the pair of the creation, then the latest 15, oldest first."""
+        """Pairs (monotonic ns, Unix ns): that of the creation, then the latest 15, oldest first."""
         data = self.read(layout.CLOCK_OFFSET, layout.CLOCK.size * layout.NUM_CLOCKS)
         data = data[: len(data) // layout.CLOCK.size * layout.CLOCK.size]
         rows = sorted(row for row in layout.CLOCK.iter_unpack(data) if row[0] and row[0] == row[3])

@@ -116,7 +116,7 @@ def _for_published_rows(_pipeline: Any, *, wait: bool = False) -> str | None:
 
 
 def _copy_of_learner(pipeline: Any, *_: Any, **__: Any) -> str | None:
-    """None for copies in another thread, for which the learner does not wait here."""
+    """Name of the copy's stage; None in another thread, where the learner does not wait."""
     return "h2d" if getattr(pipeline, "_main_thread_submission", False) else None
 
 

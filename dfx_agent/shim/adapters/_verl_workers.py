@@ -133,7 +133,7 @@ def _observed(function: Any) -> Any:
     guest, name = __name__, getattr(function, "__name__", "")
 
     def find_adapter() -> Any:
-        """This module in the process that runs the method; None without a guest."""
+        """Find this module in the process that runs the method; None without a guest."""
         attached = getattr(os, "_dfx_residue", {}).get("guest")
         return sys.modules.get(guest) if attached is None else attached.modules.get(guest)
 

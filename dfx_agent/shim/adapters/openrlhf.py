@@ -46,7 +46,7 @@ def _patch_trainer(patches: PatchSet, module: ModuleType) -> None:
 def _read_logs(
     writer: Recorder, _trainer: Any, global_step: int, logs_dict: Any = None, *_: Any, **__: Any
 ) -> None:
-    """Called once per step at its end, also when no tracker is configured."""
+    """Report the metrics at the end of each step, even without a tracker."""
     _around.report(writer, logs_dict, global_step, ends_step=True)
 
 
@@ -108,7 +108,7 @@ def _stage_of_batch(actor: Any, method_name: str, *_: Any, **__: Any) -> str | N
 
 
 def _model_of(actor: Any) -> tuple[str, str]:
-    """(role, stage) by the class, or the base class from which Ray derives its own."""
+    """Return (role, stage) by the actor's class, or the base class of Ray's own class."""
     names = (cls.__name__ for cls in type(actor).__mro__)
     return next((_MODELS[name] for name in names if name in _MODELS), ("", ""))
 

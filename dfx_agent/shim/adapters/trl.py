@@ -171,7 +171,7 @@ def _in_training(stage: str) -> _around.Make:
 
 
 def _log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
-    """The same method serves three models; with gradients it is the policy's own forward."""
+    """Stage of a log-prob call, by model; with gradients it is the policy's own forward."""
     if sys.modules["torch"].is_grad_enabled() or not trainer.model.training:
         return None
     is_reference = model is getattr(trainer, "ref_model", None) or _has_reference_adapter(model)

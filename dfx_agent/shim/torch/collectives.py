@@ -179,7 +179,7 @@ def _new_group(process_group: Any) -> TrackedGroup:
 
 
 def _forget_group(key: int, _ref: Any, groups: dict[int, TrackedGroup] = _groups) -> None:
-    """Called when a group is freed. Reads no globals: they are None when the interpreter exits."""
+    """Drop a freed group. Reads no globals: they are None when the interpreter exits."""
     group = groups.pop(key, None)
     for cached_calls in group.caches if group else ():
         cached_calls.pop(key, None)
@@ -340,7 +340,7 @@ def _numbered(operation: str, payload_at: int) -> Callable[[tuple[Any, ...]], _C
 def _make_cached_call(
     cached_calls: dict[int, _CachedCall], process_group: Any, operation: str
 ) -> _CachedCall | None:
-    """What all calls of one operation in a group have in common; None if nothing is recorded."""
+    """Collect the values that all calls of an operation in a group share; None if not recording."""
     writer = recorder.current or recorder.active()
     if writer is None:
         return None
@@ -385,7 +385,7 @@ def _issued(call: _Call, work: Any, options: Any, depth: int = 3) -> None:
 def _unnumbered(
     operation: str, payload_at: int, peer_at: int | None
 ) -> tuple[Callable[[tuple[Any, ...]], _Call | None], Callable[[_Call, Any, Any], None]]:
-    """The same two functions for calls without a number of their own: sends, receives, blocks."""
+    """Return (begin, end) functions for calls without a sequence number, such as send."""
     is_apart = operation in _APART
 
     def begin_call(args: tuple[Any, ...]) -> _Call | None:

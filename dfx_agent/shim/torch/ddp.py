@@ -56,7 +56,7 @@ class _Replica:
         self.has_missed = False
 
     def begin(self) -> None:
-        """Called when backward begins, in the training thread, which may install hooks now."""
+        """Prepare for a backward, in the training thread, which may install hooks now."""
         self._is_in_backward = True
         if self._may_branch:
             self._before = self.group.sequence()
@@ -66,7 +66,7 @@ class _Replica:
             self.forget()
 
     def end(self, *, has_failed: bool) -> bool:
-        """Called when backward is over; return whether a collective was recorded."""
+        """Finish a backward; return whether a collective was recorded."""
         self._is_in_backward, is_recorded = False, False
         begun, self.begun = self.begun, None
         if self._is_learning and not has_failed:

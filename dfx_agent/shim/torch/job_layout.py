@@ -88,7 +88,7 @@ def _group_texts(group: collectives.TrackedGroup) -> list[str]:
 
 
 def _megatron_positions() -> dict[str, tuple[int, int]]:
-    """(index, size) by axis; empty without Megatron or before it has initialised the layout."""
+    """Read Megatron's (index, size) by axis; empty before Megatron has initialised them."""
     state: Any = sys.modules.get(_PARALLEL_STATE)
     positions = {}
     for axis, name in _MEGATRON.items() if state is not None else ():
@@ -99,7 +99,7 @@ def _megatron_positions() -> dict[str, tuple[int, int]]:
 
 
 def _number(state: Any, name: str) -> int:
-    """What a function of Megatron returns; -1 if it raises, as for an axis that is not in use."""
+    """Call a function of Megatron; -1 if it raises, as for an axis that is not in use."""
     try:
         number = getattr(state, name)()
     except Exception:  # noqa: BLE001 (Megatron's own errors)

@@ -28,7 +28,7 @@ state = _ScalerState()
 
 
 def begin() -> None:
-    """Called when the hooks are installed."""
+    """Reset the state when the hooks are installed."""
     state.is_first = state.is_doubtful = True
 
 

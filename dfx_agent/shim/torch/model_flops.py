@@ -213,7 +213,7 @@ class _ModuleReader:
         raise UnknownModelError("how many experts a token goes to is not known")
 
     def _attention_widths(self, matrices: list[WeightMatrix]) -> Iterator[tuple[int, float]]:
-        """(position, width of queries + width of values) of each attention layer."""
+        """Yield (position, width of queries + width of values) of each attention layer."""
         blocks: dict[str, list[WeightMatrix]] = {}
         for matrix in matrices:
             if not matrix.part:
@@ -243,7 +243,7 @@ def _trains(module: Any) -> bool:
 
 
 def _weights(module: Any) -> Iterator[tuple[int, int, Any]]:
-    """(inputs, outputs, weight) of what this module alone multiplies with; FSDP may hold none."""
+    """Yield (inputs, outputs, weight) of a module's own matrices; with FSDP maybe none."""
     own, weight = module._parameters, getattr(module, "weight", None)  # noqa: SLF001
     is_matrix = weight is not None and own.get("weight") is weight and weight.ndim == 2
     linear = sys.modules["torch"].nn.Linear

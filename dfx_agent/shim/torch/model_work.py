@@ -364,7 +364,7 @@ class _StageListener:
         self._num_calls = self._num_begins = 0
 
     def on_stage(self, name: str) -> None:
-        """Called when a stage begins, in any thread; never raises."""
+        """Note the begin of a stage, in any thread, and maybe listen to it; never raises."""
         is_done = self._visits.get(name, 0) >= _MAX_VISITS
         if is_done and self._handle is None and self._num_begins < _MAX_BEGINS:
             self._num_begins += 1

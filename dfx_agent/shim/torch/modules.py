@@ -166,7 +166,7 @@ class _Listener:
             recorder.count_error()
 
     def at_backward(self) -> None:
-        """Called at the next backward: stop if enough was seen, else continue."""
+        """Stop listening if enough was seen by the next backward, else continue."""
         is_full = self._num_calls >= _MAX_CALLS
         if not is_full and step_hooks.num_steps() < self._last_step:
             step_hooks.before_next_backward.append(self.at_backward)

@@ -46,7 +46,7 @@ _MAX_TENSORS = 32
 
 
 def measure(args: tuple[Any, ...], at: int) -> tuple[float, bool]:
-    """(bytes that this rank sends or receives, whichever is more; whether they are in host memory).
+    """Return (bytes that this rank sends or receives, whichever is more; are they on the host).
 
     A list of more than 32 tensors is extrapolated from the first 32. An argument without bytes
     counts as 0 bytes in host memory.

@@ -80,7 +80,7 @@ def find(optimizer: Any) -> TrackedOptimizer | None:
 
 
 def living() -> list[tuple[Any, TrackedOptimizer]]:
-    """(optimizer, tracked optimizer) of all that still exist."""
+    """Return (optimizer, its tracking) for all optimizers that still exist."""
     rows = [(ref(), tracked) for ref, tracked in list(state.optimizers.values())]
     return [(optimizer, tracked) for optimizer, tracked in rows if optimizer is not None]
 
@@ -137,7 +137,7 @@ def name_of(value: str, optimizer: Any) -> str | None:
 
 
 def owner_of(gradient: Any) -> tuple[Any, bool]:
-    """(the optimizer of this gradient, whether its norm may be reported).
+    """Return (the optimizer of a gradient, whether its norm may be reported).
 
     An optimizer that has not stepped yet is unknown. If the only known one has gradients of its own
     (such as a master copy of the weights), all norms count as its.

@@ -59,7 +59,7 @@ class Overhead:
         self._num_calls = 0
 
     def account(self, writer: recorder.Recorder, now_ns: int) -> None:
-        """Called once per second; after each window emit the ratio and adapt the detail."""
+        """Update the account once per second; after each window adapt the detail."""
         if self._budget != allowed_ratio:
             self._budget = allowed_ratio
             if self.restore_all():

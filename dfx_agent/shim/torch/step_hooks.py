@@ -109,7 +109,7 @@ def open_stage(name: str) -> span_writer.OpenSpan | None:
 
 
 def begin_stage(name: str) -> span_writer.OpenSpan | None:
-    """The same for a caller that has already checked whether torch is compiling."""
+    """Begin a stage, for callers that have already checked that torch is not compiling."""
     writer = recorder.current or recorder.active()
     if writer is None or not seen.has_details:
         return None
@@ -379,7 +379,7 @@ def _end_backward(
 
 
 def _loss_of(tensor: Any) -> Any:
-    """A float, or a tensor on a device; None if the loss is unknown."""
+    """The loss of a backward: a float, or a tensor on a device; None if it is unknown."""
     if getattr(tensor, "ndim", 1) != 0:
         return None
     if losses.state.is_doubtful or type(tensor) is not sys.modules["torch"].Tensor:

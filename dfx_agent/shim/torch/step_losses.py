@@ -73,7 +73,7 @@ state = _LossState()
 
 
 def begin(*, is_late: bool) -> None:
-    """Called when hooks are installed; ``is_late`` means that a step may be half done."""
+    """Reset the sums when hooks are installed; ``is_late``: a step may be half done."""
     state.unowned, state.is_part = _Sum(), is_late
     state.owned.clear()
     state.after.clear()
