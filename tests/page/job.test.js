@@ -122,6 +122,8 @@ test("who is blamed is listed first, and of a large job a few besides", () => {
   const blame = blameOf({ incidents });
   assert.deepEqual([...blame.keys()], ["actor/9", "actor/7"]);
   assert.deepEqual([...blame.values()].map((row) => row.delayText(12)), ["12.0 s", "0.50 s a step"]);
+  const wrong = incident("critical", "0", { kind: "data", lost_seconds: null });
+  assert.equal(blameOf({ incidents: [wrong] }).get("actor/0").delays, false, "nobody waits for wrong data");
   const listed = (run, chosen) => rowsOf(run, blame, new Set(chosen)).map((row) => row.rank);
   assert.deepEqual(listed({ ranks, places: ranks }, ["actor/20"]), ["9", "7", "20", "0", "1"]);
   const few = job(10);

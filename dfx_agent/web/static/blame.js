@@ -6,14 +6,16 @@ export const MAX_LISTED = 16; // more are a wall, and the table has those that m
 const NUM_BESIDE = 3;
 const SEVERITIES = ["critical", "warning"];
 
-/** "ROLE/RANK" -> {severity, delayText(now)}, the worst first; pure. */
+/** "ROLE/RANK" -> {severity, delays, delayText(now)}, the worst first; pure. */
 export function blameOf(run) {
   const found = new Map();
   for (const severity of SEVERITIES) {
     for (const incident of run.incidents.filter((row) => row.severity === severity)) {
       for (const rank of incident.ranks) {
         const key = `${incident.role}/${rank}`;
-        if (!found.has(key)) found.set(key, { severity, delayText: (now) => delayText(incident, now) });
+        const delays = incident.kind === "hang" || incident.lost_seconds !== null;
+        const row = { severity, delays, delayText: (now) => delayText(incident, now) };
+        if (!found.has(key)) found.set(key, row);
       }
     }
   }

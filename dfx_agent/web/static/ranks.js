@@ -36,12 +36,13 @@ export class RankTable {
     reconcile(this.body, this.rows, keys, () => new RankLine());
     const scale = Math.max(...run.ranks.flatMap(wallSeconds), 0) || 1;
     const showsRole = new Set(run.ranks.map((rank) => rank.role)).size > 1;
-    this.table.classList.toggle("shows-blame", blame.size > 0);
+    const delays = [...blame.values()].some((found) => found.delays);
+    this.table.classList.toggle("shows-blame", delays);
     ranks.forEach((rank, index) => {
       const row = this.rows.get(keys[index]);
       row.update(rank, scale, snapshot.time_seconds, showsRole);
       const key = `${rank.role}/${rank.rank}`;
-      row.blame(blame.get(key), blame.size > 0, snapshot.time_seconds);
+      row.blame(blame.get(key), delays, snapshot.time_seconds);
       if (row.node.dataset.rank !== key) row.node.dataset.rank = key;
       row.node.classList.toggle("opened", opened.has(key));
       if (key !== this.awaited) return;
@@ -154,10 +155,10 @@ class RankLine {
   }
 
   /** Loud who is to blame, quiet who waits for it; `found` is what is said of this rank. */
-  blame(found, hasBlamed, now) {
+  blame(found, hasVictims, now) {
     const level = found?.severity ?? "";
     if (this.node.dataset.blame !== level) this.node.dataset.blame = level;
-    this.node.classList.toggle("victim", hasBlamed && !found);
+    this.node.classList.toggle("victim", hasVictims && !found);
     setText(this.cells.delay, found ? found.delayText(now) : "");
   }
 

@@ -43,8 +43,10 @@ export class Views {
     if (shown !== this.shown) {
       this.shown = shown;
       for (const card of this.cards) {
-        card.classList.toggle("elsewhere", !card.dataset.views.split(" ").includes(address.view));
-        card.classList.toggle("leads", lead !== "" && card.dataset.leads === lead);
+        const isLead = lead !== "" && card.dataset.leads === lead;
+        const isShown = isLead || card.dataset.views.split(" ").includes(address.view);
+        card.classList.toggle("elsewhere", !isShown);
+        card.classList.toggle("leads", isLead);
       }
       document.body.dataset.view = address.view;
     }
