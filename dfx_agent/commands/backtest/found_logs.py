@@ -58,15 +58,18 @@ _STATE = "trainer_state.json"
 
 @dataclass
 class Found:
-    """``named``: what the user named, ``logs``: all to be read, ``passed_over``: (path, why)."""
+    """The logs that a backtest reads."""
 
     logs: list[Path] = field(default_factory=list)
+    """All logs to read."""
     named: set[Path] = field(default_factory=set)
+    """Files and folders that the user named."""
     passed_over: list[tuple[str, str]] = field(default_factory=list)
+    """(path, reason) of files that are not read."""
 
 
 def find_logs(places: Iterable[str], *, labels: Path | None = None) -> Found:
-    """Files as they are named; of folders what may be a log, each TensorBoard folder as one."""
+    """Named files, and files in named folders that may be logs. A TensorBoard folder is one log."""
     found = Found()
     for place in map(Path, places):
         if _holds_logs(place):
