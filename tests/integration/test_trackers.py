@@ -40,7 +40,6 @@ def observe(tmp_path, dfx_dir, free_port, run_cli):
     return run
 
 
-@pytest.mark.smoke
 def test_each_step_of_the_job_stands_once_in_each_tracker(observe, tmp_path):
     done = observe("track_with: [jsonl, stdout]\ntracker_kwargs: {jsonl: {log_dir: steps}}\n")
     assert done.returncode == 0, done.stderr
