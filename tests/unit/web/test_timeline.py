@@ -94,7 +94,7 @@ def test_a_window_has_what_reaches_into_it(client):
 def test_who_goes_on_after_a_rank_that_is_gone_is_told(client):
     answer = client.get(PATH, params={"after": "actor/none"})
     assert answer.status_code == 410
-    assert "ask anew" in answer.json()["detail"]
+    assert "ask again" in answer.json()["detail"]
 
 
 def test_a_client_gets_all_pages(client, source, monkeypatch):
