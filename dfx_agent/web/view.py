@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 
 from dfx_agent.catalogue.native.meaning import keys_by_signal
+from dfx_agent.catalogue.performance import samples_per_second
 from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.snapshot import (
     AgentRow,
@@ -186,6 +187,7 @@ class ViewedRun:
     part: str = ""
     step_origin: str = ""
     work_lines: tuple[str, ...] = ()
+    samples_per_second: float | None = None
     ledger: LedgerState | None = None
     meant_keys: Mapping[str, str] = field(default_factory=dict)
     """Signal -> the key that means it, of those that no file of the catalogue names."""
@@ -228,7 +230,6 @@ class Viewer:
 
     def _viewed(self, run: RunRow) -> ViewedRun:
         run, shown = self._completed(run)
-        blamed = blames(run)
         cells = {(step.role, cell.rank): cell for step in run.steps for cell in step.cells}
         overheads = list(filter(isfinite, map(_overhead, run.ranks)))
         return ViewedRun(
@@ -237,7 +238,7 @@ class Viewer:
             attempt=run.attempt,
             begin_seconds=run.begin_seconds,
             num_living=_num_living(run),
-            places=tuple(_place(rank, blamed.get(key_of(rank), "")) for rank in run.ranks),
+            places=_places(run),
             ranks=tuple(_shown(rank, cells.get(key_of(rank))) for rank in shown),
             steps=self._viewed_steps(run.steps),
             roles=tuple(_role_times(run.ranks)),
@@ -262,6 +263,7 @@ class Viewer:
             part=run.part,
             step_origin=run.step_origin,
             work_lines=work_lines(run),
+            samples_per_second=samples_per_second(run),
             ledger=run.ledger,
             meant_keys=_meant_keys(run.scalars),
             wall=wall_of(run, cells),
@@ -299,6 +301,11 @@ def _named(run: RunRow) -> ViewedRun:
 def _num_living(run: RunRow) -> int:
     """Of a process that cannot be asked records come."""
     return sum(rank.state in {"live", "unknown"} for rank in run.ranks)
+
+
+def _places(run: RunRow) -> tuple[Place, ...]:
+    blamed = blames(run)
+    return tuple(_place(rank, blamed.get(key_of(rank), "")) for rank in run.ranks)
 
 
 def _place(rank: RankRow, blame: str) -> Place:

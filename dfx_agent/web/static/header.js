@@ -1,7 +1,7 @@
 // The top bar: which run, how far, how fast, how many ranks, how fresh.
 
 import { element, setHidden, setText } from "./element.js";
-import { count, duration, elapsed, percent } from "./format.js";
+import { count, duration, elapsed, percent, scalar } from "./format.js";
 
 const PACE_STEPS = 10;
 const STALLED_STEPS = 2;
@@ -65,6 +65,7 @@ export class Header {
       "bad",
       run.places.some((rank) => rank.state === "died"),
     );
+    setText(byId("fact-samples"), scalar(run.samples_per_second ?? null));
     setText(byId("fact-bubble"), percent(last?.bubble_ratio ?? null));
   }
 

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 from scripted_source import ScriptedSource
 
-from dfx_agent.snapshot import GroupRow, HostMemory, Incident, TimeSplit
+from dfx_agent.snapshot import GroupRow, HostMemory, Incident, LedgerState, TimeSplit
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web.view import Look, View, Viewer, chosen_run, mean_split
 from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB, peers, shown_ranks
@@ -36,6 +36,17 @@ def test_a_small_job_is_shown_whole():
     (run,) = Viewer(Look()).view(snapshot_of(16)).runs
     assert len(run.places) == len(run.ranks) == run.num_living == 16
     assert run.places[3].now == run.ranks[3].inflight[-1].name
+
+
+def test_a_run_has_its_samples_per_second():
+    ledger = LedgerState(1, 0, 0, (), None, None)
+    (run,) = Viewer(Look()).view(snapshot_of(4, ledger=ledger)).runs
+    assert run.samples_per_second is None
+    snapshot = snapshot_of(4)
+    row = snapshot.runs[0].steps[-1]
+    ledger = LedgerState(1, 0, 0, (), row.step, 64)
+    (run,) = Viewer(Look()).view(snapshot_of(4, ledger=ledger)).runs
+    assert run.samples_per_second == pytest.approx(64 / (row.end_seconds - row.begin_seconds))
 
 
 def test_the_culprits_of_a_large_job_come_first_with_their_peers():
