@@ -352,6 +352,7 @@ def test_openapi_describes_the_answers(client):
         "/api/v1/runs/{run}/scalars",
         "/api/v1/runs/{run}/ranks",
         "/api/v1/runs/{run}/timeline",
+        "/api/v1/runs/{run}/heatmap",
         "/api/v1/runs/{run}/signals",
         "/api/v1/alerts",
         "/api/v1/verdicts",
