@@ -275,7 +275,8 @@ def _spared(kwargs: dict[str, Any], num_tokens: float, length: int) -> float:
 
 
 def says_where_rows_begin(kwargs: dict[str, Any]) -> bool:
-    if any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "cu_seqlens")):
+    """Whether one row of the batch may hold many samples, as packed batches do."""
+    if kwargs.get("cu_seq_lens_q") is not None or kwargs.get("cu_seqlens") is not None:
         return True
     return kwargs.get("position_ids") is not None and kwargs.get("attention_mask") is None
 

@@ -24,7 +24,6 @@ from dfx_agent.shim import compiling, meter, patches, recorder, span_writer
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import collectives, ddp, model_work, step_hooks
-from dfx_agent.wire.records import FORWARD_TOKENS
 
 FORWARD = PatchSet("forward")
 COMPILE = PatchSet("compile", is_optional=True)
@@ -313,9 +312,9 @@ class _BeforeForward(_Hook):
                 _close(key, RuntimeError)
             if self._is_trained():
                 if not _opened:  # of nested models the outer one counts
-                    step_hooks.count_samples(args, kwargs)
-                    if self._num_looks:
-                        self._count_tokens(args, kwargs)
+                    token_types = self._token_types if self._num_looks else ()
+                    has_tokens = step_hooks.count_inputs(args, kwargs, token_types)
+                    self._num_looks = _MAX_LOOKS if has_tokens else max(0, self._num_looks - 1)
                 _opened[key] = step_hooks.begin_stage("forward")
                 if not self._switch.is_on:  # removed meanwhile
                     _close(key, None)
@@ -323,15 +322,6 @@ class _BeforeForward(_Hook):
                 meter.spent_ns += clock() - begin
         except Exception:  # noqa: BLE001 (never into the job)
             _opened.pop(key, None)
-
-    def _count_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count the token ids: the first integer argument."""
-        self._num_looks -= 1
-        for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
-            if getattr(value, "dtype", None) in self._token_types:
-                step_hooks.count_tokens(FORWARD_TOKENS, value.numel())
-                self._num_looks = _MAX_LOOKS
-                break
 
 
 class _AfterForward(_Hook):

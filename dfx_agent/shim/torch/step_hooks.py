@@ -18,7 +18,15 @@ from dfx_agent.shim.frames import frames_of, threads_now
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.torch import ddp, losses, model_work, optimizers, step_losses
-from dfx_agent.wire.records import COUNT, COUNTED, FROM_ATTACH, STAGE, STEP, TOKENS
+from dfx_agent.wire.records import (
+    COUNT,
+    COUNTED,
+    FORWARD_TOKENS,
+    FROM_ATTACH,
+    STAGE,
+    STEP,
+    TOKENS,
+)
 
 OPTIMIZER = PatchSet("optimizer")
 BACKWARD = PatchSet("backward")
@@ -138,22 +146,30 @@ def close_stage(opened: span_writer.OpenSpan | None, failure: type[BaseException
             opened[0].close(opened, failure)
 
 
-def count_tokens(kind: str, num_tokens: int) -> None:
-    """Count tokens, unless the budget has disabled details."""
-    if recorder.current is not None and seen.has_details:
-        recorder.current.write(TOKENS, kind, num_tokens)
+def count_inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any], token_types: tuple[Any, ...]
+) -> bool:
+    """Count samples and tokens of a trained forward pass; returns whether it has token ids.
 
-
-def count_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Rows of what a trained forward pass takes in; none where one row may hold many samples."""
+    Samples are rows of the first input; none where one row may hold many samples. Token ids are
+    the first argument with a dtype of ``token_types``. Nothing is counted if the budget has
+    disabled details.
+    """
+    writer = recorder.current if seen.has_details else None
     given = kwargs.get("input_ids")
     if given is None:
         given = args[0] if args else next(iter(kwargs.values()), None)
-    shape, writer = getattr(given, "shape", None), recorder.current
-    if not shape or writer is None or not seen.has_details:
-        return
-    if shape[0] > 1 or not model_work.says_where_rows_begin(kwargs):
+    shape = getattr(given, "shape", None)
+    is_packed = kwargs and shape and shape[0] == 1 and model_work.says_where_rows_begin(kwargs)
+    if shape and writer is not None and not is_packed:
         writer.num_samples += shape[0]
+    if token_types:
+        for value in (given, *args, *kwargs.values()):
+            if getattr(value, "dtype", None) in token_types:
+                if writer is not None:
+                    writer.write(TOKENS, FORWARD_TOKENS, value.numel())
+                return True
+    return False
 
 
 def _scalar(value_name: str, value: Any, optimizer: Any) -> None:
