@@ -396,7 +396,8 @@ def test_every_name_and_label_is_the_catalogue_s():
     told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of_value(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
     known["judged_seconds"] = {"hang": FAR_SECONDS}
-    known["sustained_tokens_ratio"] = {"worker": 1.0}
+    known["sustained_tokens_ratio"] = known["latest_tokens_ratio"] = {"worker": 1.0}
+    known["token_imbalance"] = {"worker": 1.0}
     known["devices"] = (DeviceRow("host", 8, 7),)
     known["dropped_ranks"] = (DroppedRanks("worker", 9, 99, 1),)
     found = samples(exporter(full_rank(), scalars=(told,), **known))
