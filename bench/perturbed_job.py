@@ -128,7 +128,7 @@ class PerturbedJob:
             facts,
             run=RUN, node=node_name(node), now_seconds=clock_ns / 1e9, now_ns=clock_ns,
             boot=f"{node:08x}",
-            cached_calls=tuple(map(change.seat, facts.cached_calls)),
+            seats=tuple(map(change.seat, facts.seats)),
             ranks=ranks,
             steps=tuple(change.role(role, step) for role in facts.steps),
             memory=tuple(replace(m, process=change.process(m.process)) for m in facts.memory),

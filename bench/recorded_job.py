@@ -149,8 +149,8 @@ class _Sink:
         return tuple(document for document, facts in told if facts.now_ns <= until_ns)
 
     def pid_of(self, label: str) -> int:
-        cached_calls = self._facts[self._first()].cached_calls
-        return next(seat.pid for seat in cached_calls if seat.label == label)
+        seats = self._facts[self._first()].seats
+        return next(seat.pid for seat in seats if seat.label == label)
 
     def _first(self) -> int:
         full = [at for at, facts in enumerate(self._facts) if facts.is_full]
