@@ -138,6 +138,15 @@ def told(hook):
     return [(a["status"], a["labels"], a["annotations"]) for b in hook.bodies for a in b["alerts"]]
 
 
+def inhibited(manager, run):
+    """Names of the alerts of a run that a page speaks for, now."""
+    return {
+        alert["labels"]["alertname"]
+        for alert in manager.alerts()
+        if alert["labels"].get("run") == run and alert["status"]["inhibitedBy"]
+    }
+
+
 @pytest.fixture(scope="module")
 def live(prometheus_binary, alertmanager_binary, tmp_path_factory):
     """Both jobs at their last step, the page delivered, and time for anything else to come."""
@@ -164,12 +173,7 @@ def live(prometheus_binary, alertmanager_binary, tmp_path_factory):
         silenced: set[str] = set()
 
         def have_ended():
-            alerts = [alert for alert in manager.alerts() if alert["status"]["inhibitedBy"]]
-            silenced.update(
-                alert["labels"]["alertname"]
-                for alert in alerts
-                if alert["labels"].get("run") == "diverging"
-            )
+            silenced.update(inhibited(manager, "diverging"))
             return all(training.popen.poll() is not None for training in jobs)
 
         until(have_ended, "both jobs end", 280)
