@@ -1,7 +1,7 @@
-"""Times that the kernel counts in clock ticks since boot, as seconds.
+"""Converts times that the kernel counts in clock ticks since boot to seconds.
 
-``CLOCK_BOOTTIME`` is read instead of ``/proc/uptime``, which is cut to 10 ms: a process would seem
-to begin up to 10 ms late, and a file that it opened at once would count as older than it.
+It reads ``CLOCK_BOOTTIME``, because ``/proc/uptime`` is truncated to 10 ms. With that, a process
+would seem to start up to 10 ms late, and a file that it opened at once would seem older.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def seconds_since_boot() -> float:
 def unix_seconds(ticks: int) -> float:
     """Unix time of a moment in ticks since boot, such as the start time of ``/proc/PID/stat``.
 
-    The kernel cuts to whole ticks: the moment was up to one tick later.
+    The kernel truncates to whole ticks: the moment was up to one tick later.
     """
     return time.time() - seconds_since_boot() + ticks * SECONDS_PER_TICK
 

@@ -12,7 +12,7 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(Generic[_Key, _Value]):
-    """The latest 1,024 entries; the one that was put in longest ago is dropped first."""
+    """Stores the latest 1,024 entries, and drops the oldest entry first."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
@@ -24,5 +24,5 @@ class BoundedDict(Generic[_Key, _Value]):
             self._values.popitem(last=False)
 
     def pop(self, key: _Key) -> _Value | None:
-        """The value, which is removed; None for an unknown key."""
+        """Remove and return the value; None for an unknown key."""
         return self._values.pop(key, None)

@@ -1,6 +1,6 @@
-"""A limit on a whole HTTP exchange: timeouts of sockets begin anew with every byte that drips in.
+"""A time limit for a complete HTTP exchange. A socket timeout restarts with every byte received.
 
-For alerting, which asks with httpx, and the push of OpenTelemetry, which asks with requests.
+Alerting uses it with httpx, and the OpenTelemetry push uses it with requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CONNECTED = (".connect_tcp.complete", ".start_tls.complete")
 
 
 class _Exchange(threading.local):
-    """The one of this thread."""
+    """The exchange of the current thread."""
 
     watched: _Watched | None = None
 
@@ -26,7 +26,7 @@ class _Watched:
         self.socket: Any = None
 
     def cut(self) -> None:
-        """Whoever waits for the socket sees its end."""
+        """Shut the socket down, so that a thread that waits for it sees its end."""
         with suppress(OSError, AttributeError):
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
@@ -36,7 +36,7 @@ _exchange = _Exchange()
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """After ``seconds`` the answer that this thread waits for, or reads, ends as if cut off."""
+    """After ``seconds``, end the answer that this thread waits for or reads, as if cut off."""
     watched = _exchange.watched = _Watched()
     timer = threading.Timer(seconds, watched.cut)
     timer.daemon = True
@@ -49,7 +49,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 class WatchedConnection(http.client.HTTPConnection):
-    """Its answers keep to the ``deadline`` of the thread that waits for them."""
+    """A connection that obeys the ``deadline`` of the thread that waits for its answer."""
 
     def getresponse(self, *args: Any, **known: Any) -> Any:
         if _exchange.watched is not None:
@@ -58,6 +58,6 @@ class WatchedConnection(http.client.HTTPConnection):
 
 
 def watched_stream(event: str, info: dict[str, Any]) -> None:
-    """The same for httpx, as the ``trace`` extension of a request: it tells of each new socket."""
+    """The same for httpx: the ``trace`` extension of a request, called for each new socket."""
     if _exchange.watched is not None and event.endswith(_CONNECTED):
         _exchange.watched.socket = info["return_value"].get_extra_info("socket")

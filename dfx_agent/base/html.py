@@ -1,4 +1,4 @@
-"""HTML from templates: what is filled in is escaped, and a name that nobody gives is an error."""
+"""HTML from templates. Values are escaped, and a variable without a value is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @cache
 def template(package: str, name: str) -> Template:
-    """``name`` in the folder ``templates`` of ``package``."""
+    """The template ``name`` from the folder ``templates`` of ``package``."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 (0.05 s)
 
     environment = Environment(

@@ -1,6 +1,6 @@
-"""httpx without its command line, which nobody here runs: 5.3 MiB less in the agent.
+"""httpx without its command line, which the agent does not use: saves 5.3 MiB of memory.
 
-httpx imports that (rich, pygments, click) where it is installed, and goes without where it is not.
+httpx imports its command line (rich, pygments, click) only if that is installed.
 """
 
 import sys
@@ -9,7 +9,7 @@ __all__ = ["httpx"]
 
 _COMMAND_LINE = "httpx._main"
 
-sys.modules.setdefault(_COMMAND_LINE, None)  # type: ignore[arg-type] # not to be found
+sys.modules.setdefault(_COMMAND_LINE, None)  # type: ignore[arg-type] # import fails
 try:
     import httpx
 finally:

@@ -1,6 +1,6 @@
-"""What goes wrong, on stderr in one format: each line begins with ``dfx-agent:``.
+"""Log lines on stderr in one format: each line begins with ``dfx-agent:``.
 
-``run`` shares its terminal with the job, so by default nothing below a warning is said.
+``run`` shares its terminal with the job, so the default level is warning.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _MAX_PLACES = 256
 
 
 class _Prefixed(logging.Formatter):
-    """Every line, those of a traceback too, tells whose it is."""
+    """Put ``dfx-agent:`` before every line, also of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(f"dfx-agent: {line}" for line in super().format(record).splitlines())
 
 
 class _Stderr(logging.Handler):
-    """To stderr as it is at the time; where nobody takes it, that stops nothing of ours."""
+    """Write to the current ``sys.stderr``. A failing stderr does not stop the agent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(Exception):
@@ -36,7 +36,7 @@ class _Stderr(logging.Handler):
 
 
 def configure(level: str | None, environ: Mapping[str, str]) -> None:
-    """Log to stderr from ``level`` on; without one from $DFX_LOG_LEVEL, else from warnings on."""
+    """Log to stderr from ``level`` on. The default is $DFX_LOG_LEVEL, then warning."""
     asked = level or environ.get(VARIABLE, "").lower() or DEFAULT_LEVEL
     handler = _Stderr()
     handler.setFormatter(_Prefixed("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -48,9 +48,9 @@ def configure(level: str | None, environ: Mapping[str, str]) -> None:
 
 
 class OncePerPlace:
-    """Logs an error with its traceback the first time that it comes from its place in the code.
+    """Logs an error with its traceback once for each line of code that raises it.
 
-    An error whose text is complete (``is_one_line``) is one line, once for each text.
+    If the error has ``is_one_line``, it logs one line, once for each text.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,7 +58,7 @@ class OncePerPlace:
         self._places: set[tuple[str, str, str]] = set()
 
     def error(self, what: str, error: BaseException) -> None:
-        """``what`` could not be done; again from the same place it is counted only, elsewhere."""
+        """Log that ``what`` failed; at level debug if this place was logged before."""
         is_one_line = getattr(error, "is_one_line", False)
         key = what, type(error).__name__, str(error) if is_one_line else place_of(error)
         if key in self._places or len(self._places) >= _MAX_PLACES:
@@ -73,11 +73,11 @@ class OncePerPlace:
 
 
 def _plain(text: str) -> str:
-    """File names may hold bytes that are no text, which whoever takes the line may refuse."""
+    """Escape bytes that are not UTF-8, such as in file names: stderr may refuse them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def place_of(error: BaseException) -> str:
-    """As in "fold.py:120"; "" without a traceback."""
+    """File and line that raised the error, as in "fold.py:120"; "" without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""

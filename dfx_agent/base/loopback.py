@@ -1,4 +1,4 @@
-"""Which addresses only this machine reaches. Standard library: alerting and commands ask."""
+"""Recognises addresses that only this machine reaches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Of an address, or the name localhost; other names are not looked up."""
+    """Whether it is a loopback address or "localhost". Other names are not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,7 +21,7 @@ _TABLE_HEAD = "| example | template | what to do |", "|---|---|---|"
 
 
 class Declared(NamedTuple):
-    """A sentence and the constant that holds it; ``kind``: of the package that says it."""
+    """A sentence and the name of its constant; ``kind`` is the package that declares it."""
 
     kind: str
     name: str
@@ -32,7 +32,7 @@ class Declared(NamedTuple):
 
 
 def declared() -> Iterator[Declared]:
-    """All sentences of all modules called ``sentences``, by module and as they stand there."""
+    """All sentences of all modules named ``sentences``, by module, in the order of the file."""
     for name in sorted(_modules()):
         kind = name.removeprefix("dfx_agent.").removesuffix(f".{MODULE}")
         for constant, value in vars(importlib.import_module(name)).items():
@@ -41,7 +41,7 @@ def declared() -> Iterator[Declared]:
 
 
 def render() -> str:
-    """The whole page as Markdown."""
+    """The page as Markdown."""
     lines, kind = [_HEAD], ""
     for each in declared():
         if each.kind != kind:

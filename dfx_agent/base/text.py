@@ -1,4 +1,4 @@
-"""Texts for people: sentences of verdicts declared as data, durations, names made printable."""
+"""Texts for people: sentences of verdicts declared as data, durations, printable names."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Sentence:
 
 
 def full_sentence(text: str) -> str:
-    """The same text as a sentence: with a capital and a final stop.
+    """The same text as a sentence: with a capital and a full stop.
 
-    A name that is written small, as ``actor/kl`` or ``all_reduce``, stays as it is.
+    A first word that is a name, such as ``actor/kl`` or ``all_reduce``, does not change.
     """
     text = text.strip()
     first = text.split(maxsplit=1)[0] if text else ""
@@ -82,12 +82,12 @@ def age_text(seconds: float) -> str:
 
 
 def plain(text: str) -> str:
-    """One line of valid UTF-8; what is no character, or none to be seen, as Python writes it."""
+    """One line of valid UTF-8. Unprintable characters become Python escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def whole_number(text: str, most: int = LARGEST_COUNT) -> int | None:
-    """A rank, a size or a port that somebody wrote; None for what is none, or above ``most``."""
+    """Parse a rank, a size or a port. None if it is no whole number, or above ``most``."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
         return None
     number = int(text)
