@@ -1,4 +1,4 @@
-"""What judges get to know about devices: how they ran, and which events they reported."""
+"""Facts about devices: how they ran, and which events they reported."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class RankFacts:
 
     @property
     def is_living(self) -> bool:
-        """Whether it may still run: nobody has seen it end."""
+        """Whether it may still run: no agent has seen it end."""
         return self.state in {"live", "unknown"}
 
     @property

@@ -50,7 +50,7 @@ class Seat:
     counts_from_attach: bool = False
     """Whether its step numbers count from an attach, because the job has set none."""
     is_late: bool = False
-    """Whether it is known only from spans, which arrive late: it is shown and not judged."""
+    """Whether only spans, which arrive late, report it: it is shown and not judged."""
 
     @property
     def id(self) -> ProcessId:
@@ -59,7 +59,7 @@ class Seat:
 
     @property
     def is_living(self) -> bool:
-        """Whether it may still run: nobody has seen it end."""
+        """Whether it may still run: no agent has seen it end."""
         return self.state in {"live", "unknown"}
 
     @property

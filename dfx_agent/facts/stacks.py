@@ -156,7 +156,7 @@ class ProcessStacks:
         return self.is_named_long() or self.is_in_long_code()
 
     def is_named_long(self) -> bool:
-        """Whether a function name outside torch says so, which is a guess."""
+        """Guess this from the names of functions outside torch."""
         return _is_named_long(self.innermost_frames)
 
     def is_named_long_inside(self) -> bool:
