@@ -122,7 +122,7 @@ class Agent:
         self._engines.start()
 
     def stop(self) -> None:
-        """Read once more and let the folder go; not of a reader that does not come back."""
+        """Read a last time and release the folder; does not wait for a reader that hangs."""
         self._stop.set()
         self._devices.stop()
         self._engines.stop()
@@ -137,7 +137,7 @@ class Agent:
                 with self._faults.guard("keeping", run, "baselines"):
                     self._health_files.keep(run, fold.judge.health, is_last=True)
         if self._folder.reaps:
-            self._render()  # what is concluded of the end is kept
+            self._render()  # stores the conclusions about the end
             self._keep(is_last=True)
         self._evidence.close()
         self._health_files.close()
@@ -197,7 +197,7 @@ class Agent:
             return self._runs[run].judge.signal_history(num_steps)
 
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
-        """Closed steps of every role that are kept, by begin. KeyError on an unknown run."""
+        """Stored closed steps of every role, sorted by begin. KeyError on an unknown run."""
         with self._held():
             rows = self._runs[run].job.rows.newest_steps(NUM_STEPS)
         return tuple(row for row in rows if after_step is None or row.step > after_step)
@@ -208,24 +208,24 @@ class Agent:
             return self._runs[run].job.fold.time_series.after(after_step)
 
     def report(self, run: str, part: str, message: str) -> None:
-        """Something beside the agent failed: counted, and shown with its own problems."""
+        """Count a failure outside the agent, and show it with the agent's problems."""
         with suppress(BlindError), self._held():
             self._num_errors += 1
             self._reported[run, part] = SegmentProblem(part, "exporter", message)
             self._is_stale = True
 
     def settle(self, run: str, part: str) -> None:
-        """What was reported of this part is over."""
+        """Clear the problem that was reported for this part."""
         with suppress(BlindError), self._held():
             self._reported.pop((run, part), None)
             self._is_stale = True
 
     def follow_hub(self, row: Callable[[], HubRow]) -> None:
-        """From now on it is shown how telling the hub stands."""
+        """Show the state of the connection to the hub from now on."""
         self._hub = row
 
     def follow_spans(self, row: Callable[[], SpansRow]) -> None:
-        """From now on it is shown which spans of a job were taken."""
+        """Show from now on which spans of a job were accepted."""
         self._spans = row
 
     def reset_signals(self, run: str) -> None:
@@ -241,26 +241,26 @@ class Agent:
             self._is_stale = True
 
     def tell(self, node: str, launch: Launch | None = None) -> None:
-        """Keep what a hub is to know of this node, which it calls so; before ``start``."""
+        """Collect facts for a hub, which shows this node as ``node``; call before ``start``."""
         self._reporter = RunReporter(node, launch)
 
     def facts(self, *, is_full: bool = False, is_last: bool = False) -> tuple[RunFacts, ...]:
-        """Of each run, what came since it was asked last, or all; after ``tell``.
+        """Facts of each run since the last call, or all facts; call ``tell`` first.
 
-        Without a run one that says so. ``is_last``: this agent leaves.
+        Without a run, one item that reports this. ``is_last``: the agent disconnects.
         """
         if self._reporter is None:
-            raise BlindError("this agent was not told to tell")
+            raise BlindError("this agent collects no facts for a hub")
         with self._held():
             return self._reporter.of_runs(self._runs.values(), is_full=is_full, is_last=is_last)
 
     def has_news(self) -> bool:
-        """Whether something of ``facts`` is to be told soon."""
+        """Whether ``facts`` has something that should be sent soon."""
         with self._held():
             return self._reporter is not None and self._reporter.has_news(self._runs.values())
 
     def await_alerts(self) -> None:
-        """Somebody will tell what fires: until then no run is clear."""
+        """Another component will report firing alerts: until then no run is clear."""
         self._awaits_alerts = True
 
     def see_alerts(self, rows: Sequence[AlertRow]) -> Snapshot:
@@ -281,7 +281,7 @@ class Agent:
         return fold.serving_ranks_by_pid() if fold else {}
 
     def signal_states(self) -> dict[str, SignalState | None]:
-        """Training health of each run as of its newest judged step; waits for nothing."""
+        """Training health of each run at its latest judged step; never blocks."""
         return {run: fold.judge.health.state for run, fold in list(self._runs.items())}
 
     def poll(self) -> None:
@@ -310,7 +310,7 @@ class Agent:
         self._polled_seconds = time.monotonic()
 
     def _keep(self, *, is_last: bool = False) -> None:
-        """What the agent after this one goes on from."""
+        """Store the state from which the next agent continues."""
         with self._faults.guard("keeping", what="totals"):
             self._totals_file.keep(self._runs.values(), is_last=is_last)
         with self._faults.guard("keeping", what="incidents"):

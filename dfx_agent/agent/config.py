@@ -34,9 +34,9 @@ AUTO = re.compile(r"auto(?::(\d{1,5}))?")
 _NAMES = {variables.DIR.name: "directory"}
 # what Prometheus and Alertmanager take as the name of a label
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-# labels that say which alert it is, of which run
+# labels that identify an alert and its run
 _OWN_LABELS = frozenset({"alertname", "severity", "area", "node", "run"})
-# files of which it must be known at the start that they can be read
+# files that must be readable at the start
 _SECRETS = frozenset(
     {
         "alertmanager_basic_auth_file",
@@ -79,7 +79,7 @@ class Config:
     poll_seconds: float = 0.2
     """How often segments are read."""
     keep_dead_seconds: float = 600.0
-    """How long the segment of a process that died is kept."""
+    """How long the segment of a dead process is retained."""
     linger_seconds: float = field(default=60.0, metadata=at_least(0))
     """How long an agent that ends with its job waits at most until Prometheus has seen the end."""
     alertmanager: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ class Config:
     otlp_seconds: float = 15.0
     """How often metrics are pushed."""
     hub: str | None = None
-    """URL of the hub of the job, or of a relay of OTLP before it, that this node's facts go to;
-    ``auto`` under ``run``: it is beside node rank 0."""
+    """URL of the job's hub, or of an OTLP relay in front of it, that receives this node's facts;
+    ``auto`` (only under ``run``): the hub on node rank 0."""
     hub_token_file: str | None = None
     """File with the token that it asks for (``token_file``)."""
     hub_ca_file: str | None = None
@@ -155,7 +155,7 @@ def _from_file(path: str | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found = {}
-    # what Kubernetes tells every pod of a service that is called dfx-hub
+    # variables that Kubernetes sets in every pod if there is a service dfx-hub
     links = [name.removesuffix("SERVICE_HOST") for name in environment if _LINK.fullmatch(name)]
     others = ("DFX_TEST_", *(f"{link}{what}" for link in links for what in ("SERVICE_", "PORT")))
     for name, value in environment.items():

@@ -350,7 +350,7 @@ def _name_of(architectures: Any) -> str:
 
 
 def _check_lora(lora: Mapping[str, Any], known: set[str]) -> None:
-    """UnknownConfigError where more or others are trained than low ranks beside all matrices."""
+    """UnknownConfigError unless LoRA trains only low-rank matrices next to known matrices."""
     kind = str(lora.get("peft_type", "LORA"))
     if kind != "LORA":
         raise UnknownConfigError(f"its peft_type {kind} is not LORA")

@@ -1,4 +1,4 @@
-"""Devices of this machine, which rank of which run uses them, and what they did in its stages."""
+"""Devices of this machine, the ranks that use them, and their activity by stage of a rank."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DeviceWatch:
                 self._share(runs, fresh)
 
     def _taken(self, reader: DeviceReader) -> DeviceReading | None:
-        """Its newest reading where that is news."""
+        """The latest reading of ``reader``; None if it has no new result."""
         before, self._told[reader.name] = self._told.get(reader.name), reader.num_results
         rows: tuple[DeviceRow, ...] = ()
         reading = None

@@ -1,7 +1,7 @@
-"""The token of an agent that was given none: a file of the agent's own folder, mode 0600.
+"""The token that an agent without a configured token generates: a file in its folder, mode 0600.
 
-Who can read it is its user, or root: the page and our verbs show it, and other local users cannot.
-It stays over restarts, so that a page that is open goes on.
+Only the agent's user and root can read the file. The page and our commands send the token; other
+local users cannot. The file survives restarts, so that an open page stays usable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUM_BYTES = 16
 
 
 def path(directory: str) -> str:
-    """Where the token of the agent that follows ``directory`` is kept."""
+    """Path of the token of the agent that follows ``directory``."""
     return f"{state_directory(directory)}/{NAME}"
 
 
@@ -31,7 +31,7 @@ def kept(directory: str) -> str | None:
 
 
 def made(directory: str) -> str:
-    """The token that is there, else a new one. OSError or SegmentError when it cannot be kept."""
+    """The stored token, else a new one. OSError or SegmentError if it cannot be stored."""
     if kept(directory) is None:
         with closing(open_state(directory)) as folder:
             folder.write(NAME, f"{os.urandom(_NUM_BYTES).hex()}\n".encode())

@@ -72,7 +72,7 @@ class LocalRun:
         self.concluded: RunVerdicts | None = None  # when it was last rendered
         self.idle_check = IdleCheck()
         self.scalar_rows = ScalarRows()
-        self.unsent: UnsentFacts | None = None  # what a hub is told, where there is one
+        self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
         self._memory = MemoryReader()
         self._node = OwnNode(self.facts, self.memory)
         self._scalars: list[ToldScalars] = []  # since the latest reading
@@ -91,7 +91,7 @@ class LocalRun:
 
     @property
     def newest_ns(self) -> int:
-        """When it last told something, on the guest's monotonic clock; 0 when it has nobody."""
+        """Time of the latest event on the guest's monotonic clock; 0 without processes."""
         events = (p.last_event_ns or p.follower.begin_ns for p in self.processes.values())
         return max(events, default=0)
 
@@ -139,7 +139,7 @@ class LocalRun:
         self.processes = {key: p for key, p in self.processes.items() if p is not process}
 
     def let_go_ended(self) -> None:
-        """Keep the newest of the processes that have ended, and count the others."""
+        """Release all ended processes except the latest, and add their counts to ``dropped``."""
         for process in surplus(self.processes.values()):
             self._let_go(process)
 
@@ -257,7 +257,7 @@ class LocalRun:
         return {key: p for key, p in self.processes.items() if p.seat.is_judged}
 
     def told(self) -> UnsentFacts:
-        """From now on what a hub is to know is kept for it."""
+        """Facts that wait for the hub; the first call starts to collect them."""
         if self.unsent is None:
             self.unsent = UnsentFacts()
         return self.unsent

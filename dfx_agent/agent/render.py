@@ -91,7 +91,7 @@ def with_blindness(snapshot: Snapshot, blind: Blindness | None, *, is_old: bool)
 def timeline_rows(
     run: LocalRun, num_steps: int, ranks: Collection[tuple[str, str]] = ()
 ) -> tuple[TimelineRow, ...]:
-    """Each process' newest closed steps and the one it is in; of all without ``ranks``."""
+    """The latest closed steps and the open step of each process in ``ranks`` (default: all)."""
     rows = []
     for process in run.processes.values():
         role = process.follower.identity.role
@@ -161,7 +161,7 @@ def _rank_row(run: LocalRun, process: Process) -> RankRow:
 
 
 def _measured(run: LocalRun, process: Process, row: RankRow) -> RankRow:
-    """With what is measured beside its steps."""
+    """``row`` with the measurements of the process that do not depend on steps."""
     last = process.windows[-1].window if process.windows else None
     return replace(
         row,

@@ -15,7 +15,7 @@ from dfx_agent.node.process import Process
 from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.wire.segment import boot_id
 
-# who stands for so long is told of more often: a hang is said after 10 s
+# a process that is blocked for so long is reported more often: a hang is declared after 10 s
 _STANDS_NS = 6 * 10**9
 _BOOT = boot_id().hex()[:8]
 
@@ -44,11 +44,11 @@ class RunReporter:
         return (*first, *told)
 
     def has_news(self, folds: Iterable[LocalRun]) -> bool:
-        """Whether something of them is to be told soon."""
+        """Whether the runs have facts that should be sent soon."""
         return any(self._has_news(fold) for fold in folds if fold.processes)
 
     def nothing(self, *, is_last: bool = False) -> RunFacts:
-        """That this node is there and has no run."""
+        """Reports that this node is connected and has no run."""
         now_ns = time.monotonic_ns()
         return RunFacts(
             run="", node=self._node, now_seconds=time.time(), now_ns=now_ns, boot=_BOOT,
@@ -56,7 +56,7 @@ class RunReporter:
         )  # fmt: skip
 
     def facts(self, run: LocalRun, *, is_full: bool = False, is_last: bool = False) -> RunFacts:
-        """As of the last reading: what came since the facts before, or all that is kept."""
+        """Facts at the last reading: changes since the previous call, or everything stored."""
         unsent, facts = run.told(), run.facts
         number = self._next(run.run)
         is_full = is_full or number == 1

@@ -19,17 +19,17 @@ from dfx_agent.snapshot import ModelRow, StageWork, WorkRow
 
 # steps in which work is looked for: with a guest above its budget one in 16 has any
 _NEWEST = 20
-_TRAINED = "actor_update"  # of stages whose passes are told: those that have a backward
+_TRAINED = "actor_update"  # of the stages that report their passes, those with a backward pass
 _UNSEEN = "no hook sees its models: set model_config to their config.json"
 
 
 def work_row(
     process: Process, peaks: Peaks, configs: Mapping[str, ConfigFlops] | None = None
 ) -> WorkRow | None:
-    """Of the newest step in which FLOPs were counted; None where no model was met.
+    """Work of the latest step with counted FLOPs; None if no hook has seen a model.
 
-    Of models that nobody can count there is the reason alone. ``configs``: by role, for stages
-    whose passes are told and whose FLOPs no hook has counted.
+    A model that cannot be counted has only a reason. ``configs``: by role, for stages that report
+    their passes and whose FLOPs no hook has counted.
     """
     models = tuple(ModelRow(*model) for model in process.follower.layout.models.values())
     newest = [step for step in list(process.windows)[-_NEWEST:] if step.work is not None]

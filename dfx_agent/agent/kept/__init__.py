@@ -1,1 +1,1 @@
-"""What outlives an agent: files that the next one goes on from, and evidence for people."""
+"""Files that outlive an agent: the state from which the next agent continues, and evidence."""

@@ -1,8 +1,8 @@
-"""What a run's detector has learned, as a file that the next agent goes on from.
+"""Stores what a run's detector has learned in a file, from which the next agent continues.
 
 ``signals/<run>-<hash>.json`` in the agent's own folder (``owned_files``), mode 0600, replaced in
-one go; at most ``MAX_FILES`` of them, none older than ``KEEP_SECONDS``. What cannot be read is said
-once, and learned anew.
+one go; at most ``MAX_FILES`` of them, none older than ``KEEP_SECONDS``. An
+unreadable file is reported once, and its baselines are learned again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Header:
 
 @dataclass(frozen=True)
 class File:
-    """Of one run; ``run`` is for people, the name of the file tells it."""
+    """The baselines of one run; ``run`` is for people, the file name identifies the run."""
 
     format: int
     run: str
@@ -64,7 +64,7 @@ class HealthFiles:
         self._written: dict[str, tuple[float, Any]] = {}  # run -> (when, the state it then had)
 
     def restore(self, run: str, health: Signals) -> Signals:
-        """``health``, or what an earlier agent kept for a run of this name."""
+        """The state that an earlier agent stored for a run of this name, else ``health``."""
         name = _name(run)
         try:
             known = self._read(name)
@@ -72,10 +72,10 @@ class HealthFiles:
                 return health
             restored = Signals(health.critical)
             restored.resume(known)
-        except Exception as error:  # noqa: BLE001 (whatever is in the file, the agent goes on)
+        except Exception as error:  # noqa: BLE001 (the agent survives any content of the file)
             why = reason(error)[:80] or type(error).__name__
             path = f"{self._path}/{name}"
-            message = f"cannot use the baselines in {path} ({why}): learning run {run} anew"
+            message = f"cannot use the baselines in {path} ({why}): learning run {run} again"
             self.problems[run] = SegmentProblem(path, "signals", message)
             return health
         self._written[run] = time.monotonic(), restored.state

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class KeptDocument(Generic[T]):
-    """``load`` and ``save`` do not raise; what went wrong last is in ``problem``, and told."""
+    """``load`` and ``save`` never raise: ``problem`` holds the last error, ``tell`` reports it."""
 
     def __init__(
         self,

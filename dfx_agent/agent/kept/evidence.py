@@ -186,7 +186,7 @@ class Evidence:
 
 
 def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
-    """Evidence files of DFX_DIR, the newest first; of one run and kind if these are given."""
+    """Evidence files of DFX_DIR, latest first; of one run and kind if these are given."""
     prefix = f"{_file_name(run)}-" if run else ""
     path = Path(state_directory(directory), FOLDER)
     try:
@@ -269,7 +269,7 @@ def _thread(thread: ThreadStack) -> RecordedThread:
 
 
 def _recorded(flight: FlightRecord | None) -> tuple[RecordedCollective, ...]:
-    """The last collectives of torch's flight recorder, the newest first."""
+    """The last collectives of torch's flight recorder, latest first."""
     issued = [
         (entry, key, group)
         for key, group in (flight.groups.items() if flight else ())

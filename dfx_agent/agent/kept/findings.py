@@ -1,4 +1,4 @@
-"""What an agent kept of hangs and crashes, in words for who looks after the job."""
+"""Hangs and crashes that an agent stored as evidence, as sentences for the job's operator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dfx_agent.snapshot import IncidentEvidence
 
 
 class KeptFinding(NamedTuple):
-    """One file of evidence. Of one that cannot be read only the name is known.
+    """One evidence file. Of an unreadable file only the name is available.
 
-    ``begin_seconds``: Unix time; ``is_over``: the job went on from it.
+    ``begin_seconds``: Unix time; ``is_over``: the job continued after it.
     """
 
     file: Path
@@ -29,7 +29,7 @@ class KeptFinding(NamedTuple):
 
 
 def findings(directory: str, run: str = "", kind: str = "") -> list[KeptFinding]:
-    """The newest first; of one run and kind if these are given."""
+    """Stored findings, latest first; of one run and kind if these are given."""
     return [_finding(file) for file in evidence.newest(directory, run, kind)]
 
 

@@ -53,7 +53,7 @@ FILE = Document[File](File)
 
 
 class IncidentsFile:
-    """Of one agent. Nothing here raises; what cannot be read or kept is a problem."""
+    """Incidents of one agent. No method raises: ``problem`` is the last failed read or write."""
 
     def __init__(self, directory: str) -> None:
         self._file = KeptDocument(directory, NAME, FILE)
@@ -68,7 +68,7 @@ class IncidentsFile:
     def problem(self) -> SegmentProblem | None:
         if not self._file.problem:
             return None
-        message = f"{self._file.problem}: incidents begin anew with each agent"
+        message = f"{self._file.problem}: incidents do not survive a restart of the agent"
         return SegmentProblem(NAME, "incidents", message)
 
     def resume(self, fold: LocalRun) -> None:
@@ -105,7 +105,7 @@ class IncidentsFile:
         finished = {fold.run: fold.concluded for fold in ended}
         for run, verdicts in finished.items():
             if verdicts is not None and verdicts.ending:
-                self._finished.pop(run, None)  # the newest are the last
+                self._finished.pop(run, None)  # the latest are last
                 self._finished[run] = verdicts
         self._finished = dict(list(self._finished.items())[-_MAX_FINISHED:])
         told = rows, tuple(self._finished.values())
@@ -114,7 +114,7 @@ class IncidentsFile:
             self._file.save(File(1, dict(rows), told[1]))
 
     def without_ended_before(self, runs: Mapping[str, LocalRun]) -> dict[str, LocalRun]:
-        """The runs without those of which ``finished`` shows how they ended."""
+        """``runs`` without the runs whose end ``finished`` already shows."""
         return {run: fold for run, fold in runs.items() if not self._has_ended_before(fold)}
 
     def _has_ended_before(self, fold: LocalRun) -> bool:
@@ -129,7 +129,7 @@ class IncidentsFile:
         return present <= self._processes_before.get(fold.run, frozenset())
 
     def finished(self, present: Collection[str]) -> tuple[RunVerdicts, ...]:
-        """Runs that have ended and are not ``present`` any more, the newest first."""
+        """Ended runs that are no longer ``present``, latest first."""
         rows = [row for run, row in self._finished.items() if run not in present]
         return tuple(reversed(rows))
 

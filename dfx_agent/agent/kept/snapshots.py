@@ -1,7 +1,7 @@
-"""Snapshots of allocators, asked for when the memory verdict is about a device, and kept.
+"""Requests and stores allocator snapshots when a memory verdict is about a device.
 
-Only of a process whose job allows it (``DFX_MEMORY_SNAPSHOT=1``), of two ranks of a finding at
-most, once for each. ``evidence/<run>-<time>-memory-<cause>-<role>-<rank>.pickle``, the newest 8.
+The job must allow it (``DFX_MEMORY_SNAPSHOT=1``). At most two ranks of a finding write one snapshot
+each. ``evidence/<run>-<time>-memory-<cause>-<role>-<rank>.pickle``; the latest 8 are retained.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class AllocatorSnapshots:
-    """Of one agent. What cannot be asked for or kept is left: OSError and SegmentError."""
+    """Allocator snapshots of an agent. A failed request or write raises an error."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        # by the verdict's cause, where it will be; the newest is the last
+        # process -> cause of the verdict -> name of the snapshot file; the latest is last
         self._asked: dict[Process, dict[str, str]] = {}
 
     def observe(self, fold: LocalRun) -> None:

@@ -1,8 +1,8 @@
 """Totals of the processes of a folder, and how far each was read: for the next agent.
 
 Without them it counts from the oldest record that is left in a ring: counters go back, and what its
-predecessor had read is called lost. One file in the agent's own folder, of those that live; a
-process is told by boot, namespace, pid, start time and the birth of its segment.
+predecessor had read is called lost. One file in the agent's own folder holds the living processes.
+Boot, namespace, pid, start time and creation time of its segment identify a process.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ _ENTRIES = Document[dict[str, Entry]](dict[str, Entry])
 
 
 class TotalsFile:
-    """Of one agent. Nothing here raises; what cannot be read or kept is a problem."""
+    """The totals of one agent. No method raises: ``problem`` is the last failed read or write."""
 
     def __init__(self, directory: str) -> None:
         self._problems: dict[str, SegmentProblem] = {}  # "use" or "keep" -> the last one
         self._directory = directory
         self._path = f"{state_directory(directory)}/{NAME}"
         self._kept_seconds = time.monotonic()
-        self._positions: dict[Process, int] = {}  # as they were kept
+        self._positions: dict[Process, int] = {}  # when last stored
         self._kept = self._read()
 
     @property
@@ -130,10 +130,10 @@ class TotalsFile:
             return None
 
     def keep(self, folds: Iterable[LocalRun], *, is_last: bool = False) -> None:
-        """Write those of the processes that live, every ``EVERY_SECONDS``.
+        """Write the totals of the living processes, every ``EVERY_SECONDS``.
 
-        Sooner where what came since then fills much of a ring: what an agent that is killed has not
-        kept is still there for the next one.
+        Sooner if new records fill much of a ring: the records that a killed agent has not stored
+        are then still in the ring for the next agent.
         """
         now = time.monotonic()
         living = {p: fold for fold in folds for p in fold.processes.values() if p.is_living}
@@ -177,6 +177,6 @@ class TotalsFile:
 
 
 def key_of(preamble: Preamble) -> str:
-    """Tells a process from every other, on any machine that this folder was on."""
+    """Identifies a process on all machines that have used this folder."""
     parts = preamble.pid_namespace, preamble.pid, preamble.start_ticks, preamble.created_epoch_ns
     return f"{preamble.boot_id.hex()}:{':'.join(map(str, parts))}"

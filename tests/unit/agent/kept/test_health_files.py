@@ -93,7 +93,7 @@ def test_a_damaged_file_is_told_and_learned_anew(learned, content):
     assert row.signals.step == 33
     (problem,) = agent.snapshot().agent.problems
     assert (problem.kind, problem.path) == ("signals", str(path))
-    assert "learning run r anew" in problem.message
+    assert "learning run r again" in problem.message
     agent.stop()
     assert json.loads(path.read_text())["health"]["last_step"] == 33
 

@@ -213,7 +213,7 @@ def test_a_strange_thing_in_place_of_baselines_is_told(dfx_dir, kind, tmp_path):
     Job(dfx_dir).step(1)
     agent = Agent(Config(str(dfx_dir)))
     assert run_row(agent).run == "r"
-    assert any("learning run r anew" in p.message for p in agent.snapshot().agent.problems)
+    assert any("learning run r again" in p.message for p in agent.snapshot().agent.problems)
     agent.stop()
 
 
