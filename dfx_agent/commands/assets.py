@@ -124,7 +124,7 @@ def _sources() -> tuple[Path, Path]:
 
 
 def _write(folder: Path, files: dict[str, bytes], *, force: bool) -> None:
-    """All or nothing, as far as a look beforehand can tell."""
+    """Write all files or none, as far as a check before the first write can ensure it."""
     if (folder / _WRITTEN_ONCE).exists():
         files = {name: content for name, content in files.items() if name != _WRITTEN_ONCE}
     there = sorted(

@@ -1,4 +1,4 @@
-"""Take the guest out of a running job again; what was started with `run` keeps its own."""
+"""Remove the guest from a running job; a guest that `run` started stays in its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The newest steps of a run in a file that somebody else's viewer opens."""
+"""Writes the latest steps of a run to a file for an external trace viewer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import TimelineRow
 from dfx_agent.wire import SegmentError
 
-HELP = "write the newest steps of a run as a trace for Perfetto"
+HELP = "write the latest steps of a run as a trace for Perfetto"
 EXAMPLE = """dfx-agent export trace.json.gz --run nightly --steps 20
 
-Open it at https://ui.perfetto.dev, which reads it in the browser. An agent keeps the
-pieces of 64 steps a rank at most; without one the segments are read."""
+Open it at https://ui.perfetto.dev, which reads it in the browser. An agent stores
+the timeline of at most 64 steps per rank; without an agent the segments are read."""
 
 _MOST_STEPS = 200
 _READ_SECONDS = 1.0
@@ -35,7 +35,7 @@ _READ_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to write: .json, or .json.gz")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="newest steps (20)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="latest steps (20)")
     add_observing_arguments(parser)
 
 

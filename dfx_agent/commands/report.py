@@ -1,4 +1,4 @@
-"""A self-contained page about one run, or about one hang or crash that was kept as evidence."""
+"""Writes a self-contained page about one run, or about a hang or crash stored as evidence."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dfx_agent.exporters.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import IncidentEvidence
 from dfx_agent.snapshot.document import Document, reason
 
-HELP = "write one HTML file about a run, or about a hang or crash that was kept as evidence"
+HELP = "write one HTML file about a run, or about a hang or crash stored as evidence"
 EXAMPLE = """dfx-agent report run.html --run nightly
   dfx-agent report hang.html --evidence /dev/shm/dfx-1000/evidence/nightly-20261121T101500-hang.json
 
-The file needs nothing beside it and no network. Evidence is kept in DIR/evidence."""
+The page is self-contained and needs no network. Evidence is stored in DIR/evidence."""
 
 _READ_SECONDS = 1.0
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_joined_is_counted_and_named(receiver, job):
     job.flush()
     until(lambda: num_left_out(receiver) == 2, "a count")
     spans = receiver.snapshot()["agent"]["spans"]
-    assert spans["first"].startswith("some work: no role or no rank of it is told")
+    assert spans["first"].startswith("some work: it names no role or no rank")
 
 
 def test_what_cannot_be_read_is_refused_and_counted(receiver):
@@ -184,6 +184,7 @@ def test_a_rank_with_a_guest_keeps_what_that_tells(tmp_path):
         )
         job.end()
         assert (
-            spans["first"] == f"some work: {row['role']} rank 0 has a guest, which tells its stages"
+            spans["first"]
+            == f"some work: {row['role']} rank 0 has a guest, which reports its stages"
         )
         assert list(agent.ranks()) == ["0"]

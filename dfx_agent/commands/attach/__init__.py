@@ -381,7 +381,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def _folder_of(member: Member, config: Config) -> str:
-    """The folder of the user whom the process belongs to, when that is not us and we are root."""
+    """The folder of the user that owns the process, if we are root and that user is not."""
     uid = member.process.uid
     is_chosen = config.directory != default_directory() or "DFX_DIR" in os.environ
     if os.getuid() or not uid or is_chosen:
@@ -401,7 +401,7 @@ def _create_folder(place: Place, uid: int) -> None:
 
 
 def _pause(seconds: float) -> bool:
-    """Sleep; True when we are told to end. Signals are blocked."""
+    """Sleep; True if a signal asks us to end. Signals are blocked."""
     return told_to_end(_ENDING, seconds)
 
 

@@ -1,7 +1,7 @@
-"""Guests that were brought into running processes: in, looked up, and out again.
+"""Attaches guests to running processes, finds attached guests, and detaches them.
 
-Beside a segment ``<pid>-<id>.seg`` lies ``.attached``, the guest's note, for as long as anything of
-it is left in the process; ``.detach`` asks it to leave.
+A guest writes its note, ``.attached``, next to its segment ``<pid>-<id>.seg``. The note exists as
+long as any part of the guest is in the process. A file ``.detach`` asks the guest to leave.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.05
 # of a guest: taken out, or its process ended by itself, orderly or not
 Departure = Literal["detached", "ended", "died"]
 
-# what a guest that died has left beside its segment
+# files that a dead guest leaves next to its segment
 LEFTOVERS = (NOTE_SUFFIX, REQUEST_SUFFIX)
 
 
@@ -55,7 +55,7 @@ class Guest:
 
     @property
     def max_overhead_ratio(self) -> float | None:
-        """The budget that it keeps to, None when it has none."""
+        """The overhead budget of the guest; None if it has none."""
         ratio = (self.note or {}).get("max_overhead_ratio")
         return ratio if isinstance(ratio, float) else None
 
@@ -190,7 +190,7 @@ def wait_until_left(
 
 
 def said_of(guest: Guest, departure: Departure | None, seconds: float) -> str:
-    """What people are told ``seconds`` after the guest was asked to leave."""
+    """The outcome in words, ``seconds`` after the guest was asked to leave."""
     if departure == "detached":
         return f"detached in {seconds:.1f} s"
     if departure is not None:

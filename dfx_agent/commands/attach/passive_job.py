@@ -1,7 +1,7 @@
-"""The last way to observe a job: from outside, without anything in it.
+"""The last resort to observe a job: from outside, without a guest in it.
 
-``/proc`` tells what its processes do and need, py-spy now and then where they stand, and the logs
-that they write are followed as ``watch`` follows them. All of it is marked ``source="passive"``.
+``/proc`` shows what its processes do and need. py-spy samples their stacks now and then. The logs
+that they write are followed as by ``watch``. All values are marked ``source="passive"``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 def serve(
     job: DiscoveredJob, run: str | None, config: Config, say: Say, pause: Callable[[float], bool]
 ) -> int:
-    """Until ``pause`` says that we are told to end. Segments of logs lie in a folder of our own."""
+    """Serve until ``pause`` returns True. Segments of logs are in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="dfx-passive-") as directory:
         service = Service(dataclasses.replace(config, directory=directory))
         watch = _Watch(job, run or job.run, service.agent, directory, say)
@@ -121,7 +121,7 @@ class _Watch:
 
 
 class _Logs:
-    """Logs that turned out to hold step reports, told as ranks of the run."""
+    """Logs that contain step reports, shown as ranks of the run."""
 
     def __init__(self, run: str, directory: str, say: Say) -> None:
         self._run, self._directory, self._say = run, directory, say
@@ -154,7 +154,7 @@ class _Logs:
             self._say(f"{path} is not followed ({_MAX_LOGS} logs are): dfx-agent watch {path}")
 
     def _follow_state(self, path: str) -> None:
-        """Each checkpoint holds the history from the beginning: the newest goes on for the last."""
+        """Follow the latest checkpoint in place of the last one: each holds the full history."""
         if self._state is not None:
             self._state.path = Path(path)
         elif self._has_reports(path):

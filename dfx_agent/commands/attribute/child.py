@@ -1,6 +1,6 @@
 """What runs in the child process: the user's function in a loop, watched every millisecond.
 
-Stages are recorded by the guest, as in a job; lags are left beside its segment. The user's own
+The guest records stages, as in a job; lags are written next to its segment. The user's own
 output goes to stderr.
 
 A function that is a generator, or gives pairs of a name and a function, gives its phases: each is

@@ -29,7 +29,7 @@ class Heartbeat:
         self.due_ns = 0
         self.late: list[Stretch] = []
         self.num_beats = 0
-        self.lags_ns: list[int] = []  # of the newest beats
+        self.lags_ns: list[int] = []  # of the latest beats
 
     def start(self) -> None:
         self.due_ns = time.monotonic_ns() + int(BEAT_SECONDS * 1e9)
@@ -57,9 +57,10 @@ class Heartbeat:
 
 
 class Lookout:
-    """A thread that names who runs in the loop while a beat is late: (from, to, who).
+    """A thread that names the code that runs in the loop while a beat is late: (from, to, code).
 
-    Code that keeps the interpreter holds the thread up too: who is then seen has held it since.
+    Code that holds the interpreter lock delays this thread too. The code that the thread then sees
+    has held the lock since the beat was due.
     """
 
     def __init__(self, heartbeat: Heartbeat, ours: Iterable[CodeType]) -> None:

@@ -62,7 +62,7 @@ def _train(options: argparse.Namespace, plan: FaultPlan) -> None:
 
 
 def _identity() -> tuple[int, int]:
-    """Rank and world size as torchrun tells them, else those of a single process."""
+    """Rank and world size that torchrun sets, else those of a single process."""
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 

@@ -1,4 +1,4 @@
-"""GRPO as one rank sees it: every stage of a step, told to dfx-agent's guest as a user would."""
+"""GRPO on one rank: marks every stage of a step for dfx-agent's guest, as user code does."""
 
 from __future__ import annotations
 

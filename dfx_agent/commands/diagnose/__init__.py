@@ -25,10 +25,10 @@ EXAMPLE = """dfx-agent diagnose --watch 60
 exit code by the state of the worst run: 0 nothing was found (clear, insufficient evidence, or a
 warning), 1 something was found, 2 wrong use, no observed process, or the agent is blind: something
 was not read or judged for three periods. Nothing is clear while an alert fires or a judge lacks
-evidence. An agent that follows the folder is asked, since it has seen more; without one the
+evidence. An agent that follows the folder is asked, since it has seen more; without an agent the
 segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
-takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs the
-baselines of 14 steps, which an agent keeps; data needs batches that cross two boundaries of the
+takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs
+baselines of 14 steps, which an agent stores; data needs batches that cross two boundaries of the
 ledger."""
 
 _WATCH_SECONDS = 3.0
@@ -82,7 +82,7 @@ class _Asked(NamedTuple):
 
 
 def diagnosis(args: argparse.Namespace) -> Answer | None:
-    """None when it is not answered so: then whoever reads segments says why, or what is there."""
+    """The agent's answer; None if it gives none: the caller then reads the segments."""
     asked = _asked(args)
     if asked is None:
         return None

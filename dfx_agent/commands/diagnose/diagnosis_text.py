@@ -206,7 +206,7 @@ def _whole_job(seen: Observed) -> str:
 
 def _what_to_do(seen: Observed) -> str:
     if seen.is_of_hub:
-        return "no node has told of a run yet"
+        return "no node has reported a run yet"
     if seen.source == "segments":
         return "start one: dfx-agent run -- CMD ..."
     return (
@@ -274,7 +274,7 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _heap_lines(run: RunRow, rank: RankRow) -> Iterator[str]:
-    """Where glibc keeps much memory, and no verdict has said so."""
+    """Lines for a heap in which glibc retains much memory, unless a verdict has reported it."""
     memory, told = rank.host_memory, [v for v in run.verdicts if v.kind == "memory"]
     if memory is None or memory.heap is None:
         return

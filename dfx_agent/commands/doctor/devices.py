@@ -53,7 +53,7 @@ def _problems(devices: Sequence[DeviceRow]) -> Iterator[Finding]:
 
 
 def _activity(name: str, devices: Sequence[DeviceRow]) -> Finding:
-    """SM activity is what tells a busy device from one that runs something."""
+    """SM activity shows how busy a device is; utilisation shows only that something runs."""
     sources = {row.active_source for row in devices if "sm" in row.active_ratio}
     subject = f"{name}, activity"
     if sources:
@@ -73,9 +73,9 @@ def _host(row: DeviceRow) -> Finding:
     use = row.host
     told = [f"{(row.total_bytes or 0) / 2**30:.0f} GiB of memory"]
     if use is not None and use.limit_bytes is not None:
-        told.append(f"of which the container may use {use.limit_bytes / 2**30:.1f} GiB")
+        told.append(f"the container may use {use.limit_bytes / 2**30:.1f} GiB")
     if use is not None and use.cpu_limit is not None:
         told.append(f"{use.cpu_limit:g} processors for the container")
     if use is not None:
-        told.append("stalls are told (PSI)" if use.stalled_ratio else "no stalls: without PSI")
+        told.append("stalls are reported (PSI)" if use.stalled_ratio else "no stalls: without PSI")
     return Finding("host", "ok", ", ".join(told))

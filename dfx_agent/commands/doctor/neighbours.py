@@ -32,7 +32,7 @@ def _agent(config: Config) -> Iterator[Finding]:
     try:
         snapshot = None if asked is None else asked.snapshot()
     except NoAnswerError as error:
-        yield Finding("agent", "problem", str(error), "see its log, or start it anew")
+        yield Finding("agent", "problem", str(error), "see its log, or restart it")
         return
     if asked is None or snapshot is None:
         text = f"none follows {config.directory}"

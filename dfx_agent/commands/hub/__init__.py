@@ -1,4 +1,4 @@
-"""The hub of a job on several nodes: their agents tell it what they see."""
+"""The hub of a job on several nodes: the agents of the nodes send it their facts."""
 
 from __future__ import annotations
 

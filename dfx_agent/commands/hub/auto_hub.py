@@ -1,4 +1,4 @@
-"""``--join auto``: the agent beside node rank 0 is the hub, and all find it where ranks meet."""
+"""``--join auto``: the hub runs on node rank 0; the agents find it at the rendezvous host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub of a job, put together: what nodes tell, one page, one list of targets."""
+"""Assembles the hub of a job: the facts of its nodes, one page, one list of targets."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ _Beside = tuple[tuple[NodeRow, ...], SpansRow | None, tuple[SegmentProblem, ...]
 
 
 class _Source:
-    """What is known of the job, and who told it."""
+    """The state of the job, and the nodes that reported it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Spans that a job pushes to the hub itself: read as on a node, told as what a node tells.
+"""Spans that a job pushes to the hub itself: read as on a node, processed like facts of a node.
 
-The node that they are shown on is called ``otlp`` where they do not say their host.
+Spans that do not name their host are shown on a node called ``otlp``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class HubSpans:
         while not self._stop.wait(TELL_SECONDS / 2):
             try:
                 self._tell()
-            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, and it goes on)
+            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)
                 self._log.error("spans of the hub", error)
 
     def _tell(self) -> None:

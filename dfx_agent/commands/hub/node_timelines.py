@@ -1,7 +1,7 @@
 """Timelines and full rows of ranks, requested from the agents of their nodes when they are shown.
 
-An answer is bounded in time and in size. A node that cannot be asked is left alone for a while,
-and why is said beside it.
+An answer is bounded in time and in size. A node that cannot be asked is skipped for a while,
+and its row shows the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_BYTES = 8 << 20  # of one node at a time
 _NODE_SECONDS, _ALL_SECONDS = 2.5, 3.0
 _AT_ONCE = 8
 _LEFT_ALONE_SECONDS = 10.0
-_MAX_RANKS = 128  # that an agent tells of at once
+_MAX_RANKS = 128  # in one answer of an agent
 
 _TIMELINES: Document[tuple[TimelineRow, ...]] = Document(tuple[TimelineRow, ...])
 _RANKS: Document[tuple[RankRow, ...]] = Document(tuple[RankRow, ...])
@@ -86,7 +86,7 @@ class NodeTimelines:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def problems(self) -> Mapping[str, str]:
-        """Node -> why it could not be asked last; of those of which that is still so."""
+        """Node -> why the last request failed; only nodes whose problem persists."""
         with self._lock:
             return {node: problem.message for node, problem in self._problems.items()}
 
@@ -150,7 +150,7 @@ class NodeTimelines:
         return found
 
     def _url_of(self, node: str, run: str) -> str:
-        """Of the agent of ``node`` that tells of ``run``."""
+        """URL of the agent of ``node`` that reports ``run``."""
         known = [target for target in self._targets() if target.node == node]
         if not known:
             raise _UnaskedError("no agent of it serves a page")
@@ -169,7 +169,7 @@ class NodeTimelines:
         ranks: Mapping[Rank, Seated],
         end: float,
     ) -> Iterator[_Row]:
-        """As the agent tells them, page after page."""
+        """Rows in the order of the agent's answer, page after page."""
         path = f"{url.rstrip('/')}/api/v1/runs/{quote(run, safe='')}/{request.path}"
         names: list[tuple[str, str]] = [("rank", f"{role}/{label}") for role, label in ranks]
         query: str | None = "?" + urlencode([*request.query, *names])

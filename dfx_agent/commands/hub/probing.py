@@ -32,7 +32,10 @@ Address = tuple[int, tuple[object, ...]]  # family, as the system takes it
 
 
 class Probing:
-    """``targets``: where agents serve, by node; of a node that is heard again nothing is known."""
+    """Checks whether the hosts of disconnected nodes answer; a node that reports again is dropped.
+
+    ``targets``: where agents serve, by node.
+    """
 
     def __init__(self, folds: JobFolds, targets: Callable[[], Iterable[AgentTarget]]) -> None:
         self._folds, self._targets = folds, targets
@@ -53,7 +56,7 @@ class Probing:
         self._stop.set()
 
     def probe(self) -> None:
-        """Try those that are silent now, and tell what is found of them."""
+        """Probe the nodes that are disconnected now, and report the results."""
         silent = self._folds.silent_nodes()
         for node in self._known.keys() - silent:
             self._tell(node, None)
@@ -64,7 +67,7 @@ class Probing:
         while not self._stop.wait(EVERY_SECONDS):
             try:
                 self.probe()
-            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, and it goes on)
+            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)
                 self._log.error("asking whether hosts answer", error)
 
     def _tell(self, node: str, reach: Reach | None) -> None:

@@ -62,9 +62,9 @@ class AskedAgent:
         return self._loaded(Document[Snapshot](Snapshot), given)
 
     def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        """Each rank's newest steps; NoAnswerError when there is no answer.
+        """The latest steps of each rank; NoAnswerError when there is no answer.
 
-        A hub asks the nodes, and its snapshot says whom it could not ask.
+        A hub asks the nodes; its snapshot names the nodes that it could not ask.
         """
         path = f"/api/v1/runs/{quote(run, safe='')}/timeline"
         given: list[Any] = []
@@ -129,9 +129,9 @@ def named(url: str, token: str | None) -> AskedAgent:
 
 
 def of_folder(config: Config, token: str | None) -> AskedAgent | None:
-    """Who holds the folder's lock now; None when nobody does, or it cannot be told.
+    """The agent that holds the folder's lock; None if no agent does, or if it is unclear.
 
-    Without ``token`` it is shown the one of the settings.
+    Without ``token``, the token of the settings is sent.
     """
     if not is_agent_present(config.directory):
         return None

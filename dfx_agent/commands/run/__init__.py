@@ -1,4 +1,4 @@
-"""Start a command with the guest in it and in every Python child, agent beside it."""
+"""Start a command with the guest in it and in every Python child, and an agent next to it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _observe(
 
 
 def _settled(config: Config, command: Sequence[str]) -> tuple[Config, Hub | None]:
-    """With the hub found, and begun where it is beside this node."""
+    """Settings with the address of the hub; the hub is started if it belongs on this node."""
     if config.hub is None:
         return config, None
     from dfx_agent.commands.hub.auto_hub import settled
@@ -141,7 +141,7 @@ def _see_off(service: Service, hub: Hub | None, starting: StartingRanks) -> None
 
 
 def _tell_what_was_kept(directory: str, run: str, begin_seconds: float) -> None:
-    """The newest crash of this job, else the hang it ended with; CMD's exit code says neither."""
+    """Print the latest crash of this job, else its last hang: CMD's exit code shows neither."""
     try:
         from dfx_agent.agent.kept.findings import findings
 
@@ -151,7 +151,7 @@ def _tell_what_was_kept(directory: str, run: str, begin_seconds: float) -> None:
         for found in told[:1]:
             _say(f"{found.kind} found: {found.sentence} {found.how_to_read}")
     except Exception as error:  # noqa: BLE001 (as above)
-        _say(f"what was kept of the job: {_told(error)}")
+        _say(f"evidence of the job: {_told(error)}")
 
 
 def _told(error: Exception) -> str:

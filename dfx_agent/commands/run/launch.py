@@ -1,4 +1,4 @@
-"""Where the nodes of a job meet, by what its launcher was told: the hub is beside node rank 0."""
+"""Finds the host of node rank 0, where the hub runs, in the launcher's options and variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dfx_agent.facts.seat import Launch
 
 _HOST_OPTIONS = ("master-addr", "rdzv-endpoint")
 _RANK_OPTION = "node-rank"
-# in this order: the first that is told counts
+# in this order: the first variable that is set counts
 _RANK_VARIABLES = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID")
 _TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _FIRST_HOST = re.compile(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?")

@@ -73,7 +73,7 @@ class StartingRanks:
         return not is_quiet or self._num_polls % _QUIET_POLLS == 0
 
     def _starting(self, table: ProcessTable) -> Iterator[HostProcess]:
-        """The outermost Python process of each rank of which no process has a guest."""
+        """The outermost Python process of each rank that has no process with a guest."""
         root = table.get(self._pid)
         rows = [row for run in self._agent.snapshot().runs for row in run.ranks]
         guests = [row for row in rows if row.outside is None]

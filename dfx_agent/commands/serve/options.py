@@ -1,7 +1,7 @@
 """Flags of every verb that serves, and what they say, checked without loading what serves.
 
-Little is imported here: ``attach`` is in the job before the agent is loaded, and yet a wrong option
-is told before anything is changed.
+This module imports little. ``attach`` enters the job before the agent is loaded, and must report a
+wrong option before it changes anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_delivery_arguments(parser: argparse.ArgumentParser) -> None:
-    """Who is told of alerts."""
+    """Flags that set where alerts are delivered."""
     parser.add_argument(
         "--alertmanager",
         action="append",
@@ -73,8 +73,8 @@ def _add_hub_arguments(parser: argparse.ArgumentParser) -> None:
         "--join",
         dest="hub",
         metavar="URL",
-        help="tell the hub of a job on several nodes what this one sees (`dfx-agent hub`); "
-        "auto under `run`: beside node rank 0",
+        help="send this node's data to the hub of a job (`dfx-agent hub`); "
+        "auto under `run`: start or find the hub on node rank 0",
     )
     parser.add_argument(
         "--join-token-file",

@@ -1,8 +1,8 @@
-"""What the agent itself has freed goes back to the kernel.
+"""Returns memory that the agent itself has freed to the kernel.
 
-glibc keeps pages between pieces that are still in use: after the imports of a start 6 MiB, after
-some minutes with engines 7. They are given back a minute after the start and every ten minutes.
-Another libc, or malloc, is let alone. It is never done in a job.
+glibc retains pages between blocks that are still in use: 6 MiB after the imports of a start, 7 MiB
+after some minutes with engines. They are released a minute after the start and every ten minutes.
+Another libc or malloc is not touched. This is never done in a job.
 """
 
 from __future__ import annotations

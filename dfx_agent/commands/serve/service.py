@@ -48,9 +48,9 @@ _TOLD = "told.json"
 class Service:
     """Agent, alerts, trackers, exporters and web server.
 
-    The agent's folder, the trackers and the push are checked when it is made. ``listener`` is one
-    that is bound already, or another one than ``config`` asks for. ``launch``: the job that
-    is started beside it, where it is on many nodes.
+    The constructor checks the agent's folder, the trackers and the push. ``listener`` is already
+    bound, or differs from that of ``config``. ``launch``: the job that is started with the agent,
+    if the job has several nodes.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Service:
         try:
             token = folder_token.made(directory)
         except (OSError, SegmentError) as error:
-            _say(f"{folder_token.path(directory)} cannot be kept ({error}): no baseline is reset")
+            _say(f"cannot store {folder_token.path(directory)} ({error}): no baseline can be reset")
             return Access(None, uids=uids, is_open_to_local_users=is_open)
         return Access(token, folder_token.path(directory), uids, is_open)
 
@@ -144,7 +144,7 @@ class Service:
         self._spans.stop()
         self.agent.stop()
         if self._join is not None and not self._join.stop():
-            _say("the hub was not told everything: it does not take it in time")
+            _say("the hub did not receive all data: it did not accept the last of it in time")
         self.alerts.stop()
         for name in self.trackers.stop():
             _say(
@@ -227,9 +227,9 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
 
 
 def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, notification.Delivered]]:
-    """What receivers were told, by this agent and by those of before."""
+    """Alerts that this agent and earlier agents have delivered to receivers."""
 
     def tell(problem: str) -> None:
-        agent.report("", _TOLD, f"{problem}: alerts that still fire may be told again")
+        agent.report("", _TOLD, f"{problem}: alerts that still fire may be delivered again")
 
     return KeptDocument(config.directory, _TOLD, notification.DOCUMENT, tell)

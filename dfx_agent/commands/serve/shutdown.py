@@ -1,6 +1,7 @@
 """The end of an agent that ends with its job: Prometheus may see that end before the agent goes.
 
-Without it the alerts on vanished runs and agents could not tell an orderly end from a lost node.
+Otherwise the alerts on vanished runs and agents could not distinguish an orderly end from a lost
+node.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def wait_for_nodes(
 def told_to_end(signals: AbstractSet[signal.Signals], seconds: float) -> bool:
     """Sleep for ``seconds``; True as soon as one of ``signals`` comes.
 
-    CPython's sigtimedwait returns a record of nothing where another signal (SIGCONT after a stop)
-    interrupts it past its time: only a signal that was waited for counts. Seen with 3.11.7.
+    CPython's sigtimedwait returns an empty record if another signal (SIGCONT after a stop)
+    interrupts it after its timeout: only a signal in ``signals`` counts. Seen with 3.11.7.
     """
     info = signal.sigtimedwait(signals, seconds)
     return info is not None and info.si_signo in signals

@@ -1,8 +1,7 @@
-"""Spans that a job tells, written as a guest writes its records: one path for both.
+"""Writes spans that a job sends as a guest writes its records, so that both are read the same way.
 
-A rank that has a guest keeps what that tells. A step of spans is written when its trace is over,
-so that the reader takes its time from the records, not from the clock
-(``VERSION_OF_SPAN_SEGMENT``).
+Spans of a rank that has a guest are refused. A step of spans is written when its trace is over.
+So the reader uses the time of the records, not the clock (``VERSION_OF_SPAN_SEGMENT``).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class _Segment(SegmentWriter):
 
 @dataclass
 class _Rank:
-    """One rank that tells spans, and what is to be written of it."""
+    """One rank that sends spans, and the steps that are still to be written."""
 
     segment: SegmentWriter
     run: str
@@ -62,7 +61,7 @@ class _Rank:
 
 
 class SpanSegments:
-    """``take`` from any thread. ``runs``: what is seen; ``is_ours``: a rank that tells spans."""
+    """``take`` from any thread. ``runs``: the shown runs; ``is_ours``: a rank that sends spans."""
 
     def __init__(self, directory: str, runs: Runs, is_ours: Callable[[RankRow], bool]) -> None:
         self._directory, self._runs, self._is_ours = directory, runs, is_ours
@@ -119,7 +118,7 @@ class SpanSegments:
         while not self._stop.wait(_EVERY_SECONDS):
             try:
                 self.write(time.monotonic())
-            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, and it goes on)
+            except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)
                 self._log.error("spans", error)
 
     def _queue(self, steps: RankSteps, known: Sequence[RunRow]) -> None:
@@ -144,7 +143,7 @@ class SpanSegments:
 
     def _refusal(self, teller: Teller, run: str, known: Sequence[RunRow]) -> str:
         if teller not in self._ranks and len(self._ranks) >= _MAX_RANKS:
-            return f"more than {_MAX_RANKS:,} ranks tell spans"
+            return f"more than {_MAX_RANKS:,} ranks send spans"
         label = str(teller.rank)
         has_guest = any(
             (row.role, row.rank) == (teller.role, label) and not self._is_ours(row)
@@ -152,10 +151,10 @@ class SpanSegments:
             if each.run == run
             for row in each.ranks
         )
-        return f"{teller.role} rank {label} has a guest, which tells its stages" * has_guest
+        return f"{teller.role} rank {label} has a guest, which reports its stages" * has_guest
 
     def _run_of(self, known: Sequence[RunRow]) -> str:
-        """The only one that lives; of several, or none, nobody knows which."""
+        """The only living run, else ``_RUN``."""
         living = {
             run.run
             for run in known

@@ -1,8 +1,8 @@
-"""Spans that processes of a job tell, put together to steps of ranks. Pure.
+"""Assembles the spans that processes of a job send into steps of ranks. Pure.
 
-A trace is one step where its root says which: ROLL's ``pipeline_step`` with ``global_step``.
-Workers tell their part of it in a trace of the same id, seconds later. So a trace waits for its
-root, and then for who is late.
+A trace is one step if its root names the step: ROLL's ``pipeline_step`` with ``global_step``.
+Workers send their part in a trace of the same id, seconds later. So a trace waits for its root,
+and then for late workers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _OF_ROLE = {("critic", "worker.train_step"): "critic_update"} | {
 
 
 class Teller(NamedTuple):
-    """Who tells spans: a rank of a run; ``run`` is "" where it is not said."""
+    """A rank of a run that sends spans; ``run`` is "" if the spans do not name it."""
 
     run: str
     role: str
@@ -154,7 +154,7 @@ class SpanTraces:
         self.first = self.first or f"{name}: {why}"
 
     def whole(self, now_seconds: float) -> list[RankSteps]:
-        """Of traces that are over, the oldest first: each is told once."""
+        """Steps of the traces that are over, oldest first; each step is returned once."""
         over = [
             key
             for key, trace in self._traces.items()
@@ -170,7 +170,7 @@ class SpanTraces:
 
 
 def teller_of(span: ReceivedSpan) -> Teller | None:
-    """None where no role or no rank is told."""
+    """The rank that sent ``span``; None if the span names no role or no rank."""
     told = {**span.resource, **span.attributes}
     service = str(told.get(SERVICE, ""))
     role = str(_first(told, ROLES) or _SERVICES.get(service, service))
@@ -203,7 +203,7 @@ def _unusable(span: ReceivedSpan) -> str:
     if not 0 < span.begin_ns <= span.end_ns < 1 << 63 or not span.trace or not span.span:
         return "its times or its ids make no sense"
     if teller_of(span) is None:
-        return "no role or no rank of it is told: set dfx.role and dfx.rank on its resource"
+        return "it names no role or no rank: set dfx.role and dfx.rank on its resource"
     return ""
 
 

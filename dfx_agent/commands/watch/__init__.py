@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _folder(args: argparse.Namespace, config: Config) -> AbstractContextManager[str]:
-    """The one that was named, so that other verbs find us and a restart goes on; else our own."""
+    """The named folder, which other commands and a restart find; else a temporary folder."""
     if args.directory:
         return nullcontext(config.directory)
     return tempfile.TemporaryDirectory(prefix="dfx-watch-")

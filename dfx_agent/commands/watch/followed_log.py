@@ -1,4 +1,4 @@
-"""A log that grows, told to the agent as a guest tells its records: one path for both."""
+"""Follows a growing log, and sends it to the agent in the format of a guest's records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dfx_agent.wire import Identity
 # the agent reads so many values before more come: fewer than its ring holds
 _NUMBER = re.compile(r"\d[\d,]*")
 _MAX_VALUES_AT_ONCE = 4000
-# a long log is read anew when it has grown, and that may cost a tenth of the time
+# a long log is read again when it has grown, which may cost a tenth of the time
 _REST_PER_READ = 9.0
 
 Stamp = tuple[int, int]  # (bytes, modification time in ns)
@@ -26,10 +26,10 @@ Stamp = tuple[int, int]  # (bytes, modification time in ns)
 class FollowedLog:
     """One file and the run made of it. ``say`` takes one line for people, each only once.
 
-    ``number`` tells several logs of one run apart.
+    ``number`` distinguishes several logs of one run.
 
-    The newest row waits until the next one is there, or until the file has rested for a reading:
-    some frameworks write a step in parts. A file that became shorter, or begins with another row,
+    The latest row waits for the next row, or until one reading finds the file unchanged: some
+    frameworks write a step in parts. A file that became shorter, or begins with another row,
     is another attempt.
     """
 
@@ -59,7 +59,7 @@ class FollowedLog:
         self._next_read_seconds = 0.0
 
     def poll(self, drain: Callable[[], None]) -> None:
-        """Tell what is new; ``drain`` lets the agent read before the ring is full."""
+        """Send new rows; ``drain`` lets the agent read before the ring is full."""
         now = time.monotonic()
         if now < self._next_read_seconds:
             return
@@ -100,7 +100,7 @@ class FollowedLog:
         return logs[-1]
 
     def _tell(self, log: Log, drain: Callable[[], None], *, is_resting: bool) -> bool:
-        """Tell the rows that were not told before. True, and nothing told, if it is another log."""
+        """Send the rows not yet sent. True, without sending any, if this is another log."""
         num_values = num_seen = 0
         for step, values in _finished(log.rows(), is_resting=is_resting):
             num_seen += 1
@@ -116,7 +116,7 @@ class FollowedLog:
                 num_values = 0
         if num_values:
             drain()
-        # the newest row may have been told while the file rested
+        # the latest row may have been sent while the file was unchanged
         return num_seen + (not is_resting) < self.num_told
 
     def _begins_otherwise(self, row: Row) -> bool:
@@ -126,11 +126,11 @@ class FollowedLog:
         is_same = step == first[0] and all(
             repr(values[key]) == repr(value) for key, value in first[1].items() if key in values
         )
-        # the only row that was told may have been written on
+        # the only row sent so far may have been extended
         return self.num_told > 1 and not is_same
 
     def _begin_again(self) -> None:
-        self._say_once(f"{self.path} begins anew: taken as a restart of the job")
+        self._say_once(f"{self.path} starts again: read as a restart of the job")
         self.close()
         self._recorder = None
         self._attempt += 1
@@ -159,7 +159,7 @@ class FollowedLog:
 
 
 def _finished(rows: Iterable[Row], *, is_resting: bool) -> Iterator[Row]:
-    """Without the newest one of a file that is being written."""
+    """The complete rows: without the latest row of a file that is being written."""
     newest: Row | None = None
     for row in rows:
         if newest is not None:

@@ -113,7 +113,7 @@ def test_of_ascend_it_is_the_ai_cores_that_are_measured():
 def test_the_limits_of_a_container_are_told():
     row = DeviceRow("host", 64 << 30, host=HostUse(limit_bytes=8 << 30, cpu_limit=2.0))
     (found,) = devices.findings([KindOfDevice("host", (row,), "")])
-    assert "of which the container may use 8.0 GiB, 2 processors for the container" in found.text
+    assert "the container may use 8.0 GiB, 2 processors for the container" in found.text
 
 
 def test_a_kind_that_hangs_is_given_up_and_said():

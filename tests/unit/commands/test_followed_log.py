@@ -51,7 +51,7 @@ def test_a_rotated_log_that_already_has_more_rows_is_read_from_its_first(followe
     path.rename(path.with_suffix(".1"))
     path.write_text(lines(*range(4, 10)))
     assert follower.read() == 6, "all of the new one"
-    assert any("begins anew" in line for line in follower.said)
+    assert any("starts again" in line for line in follower.said)
 
 
 def test_a_job_that_begins_anew_with_as_many_rows_is_another_attempt(follower, path):
@@ -59,7 +59,7 @@ def test_a_job_that_begins_anew_with_as_many_rows_is_another_attempt(follower, p
     follower.read()
     path.write_text(lines(*range(4), shift=0.5))
     follower.read()
-    assert any("begins anew" in line for line in follower.said)
+    assert any("starts again" in line for line in follower.said)
 
 
 def test_a_file_that_is_replaced_by_itself_and_more_goes_on(follower, path):
