@@ -1,4 +1,4 @@
-"""One job over its nodes: what they told, put together on the clocks of this host."""
+"""Combines what the nodes of one job report, on the clocks of the local host."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from dfx_agent.snapshot.faults import Faults
 
 _Reached = dict[str, dict[str, int | None]]  # by role and label
 
-# which of two ranks on two nodes died first is known no better than how long a document takes
+# a document takes a while to arrive, so the order of two deaths on two nodes is this uncertain
 _ORDER_NS = 500 * 10**6
 _NEWEST_STAGES = 16
-# nodes report one after the other what came in seconds: their ranks are that many steps apart
+# nodes report in turn, so ranks on two nodes may be this many steps apart when values arrive
 _RECENT_STEPS = 32
 _STANDS_AFTER_NS = 10 * 10**9
 
 
 class JobFold:
-    """One job. ``take`` what its nodes tell; ``now_ns``: as of which all of them are known.
+    """The state of one job. Pass every report of a node to ``take``.
 
-    That is the oldest of what the connected nodes reported last: what one did later than another
-    one was looked at is not held against that one.
+    ``now_ns`` is the time of the oldest latest report of all connected nodes. Judges compare all
+    ranks at that time, so a node that reported earlier is not blamed for being behind.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class JobFold:
         faults: Faults | None = None,
         num_recent_steps: int = _RECENT_STEPS,
     ) -> None:
-        """``name`` as its nodes call it, ``run`` as it is called beside another one of that.
+        """``name``: the name that the nodes use. ``run``: a unique name, if two jobs share one.
 
-        ``num_recent_steps``: by how many steps ranks may be apart when their numbers arrive.
+        ``num_recent_steps``: how many steps two ranks may be apart when their values arrive.
         """
         self.name = name
         self.run = run or name
@@ -70,16 +70,16 @@ class JobFold:
         self.idle_nodes: frozenset[str] = frozenset()
         self.launched: tuple[Launched, ...] = ()
         self.here_ns, self.here_seconds = 0, 0.0
-        self._shifts: dict[str, Shift] = {}  # of nodes, as of now
+        self._shifts: dict[str, Shift] = {}  # by node, at ``here_ns``
         self._newest_ns: dict[tuple[str, ProcessId, str], int] = {}
-        self._layouts: dict[str, tuple[object, Layout]] = {}  # and what it was made of
+        self._layouts: dict[str, tuple[object, Layout]] = {}  # role -> (inputs, merged layout)
 
     def take(
         self, node: str, facts: RunFacts, clock: NodeClock, here_ns: int, here_seconds: float
     ) -> bool:
-        """What one node told, at this instant of the hub. False: it is to tell all again.
+        """Add one report of a node. False: reports are missing, the node must send all again.
 
-        Raises: ValueError in one line where the job would have too many roles or processes.
+        Raises: ValueError with a one-line message if the job has too many roles or processes.
         """
         roles = {steps.role for steps in facts.steps}
         if len(roles | self.steps.keys()) > MAX_ROLES:
@@ -90,7 +90,7 @@ class JobFold:
         return not known.is_behind
 
     def update(self, node: NodeRun, facts: RunFacts) -> None:
-        """What this node of the job reports, as of now."""
+        """Add a report of this node at the current time."""
         self.nodes[node.node] = node
         before = {(seat.role, seat.label): seat for seat in node.seats}
         may_grow = node.take(facts, self.here_ns)
@@ -102,19 +102,19 @@ class JobFold:
             self._remove(self.owners.process(node.node, before[place].id))
 
     def _remove(self, process: ProcessId) -> None:
-        """It ended long ago, and nobody has its place."""
+        """Drop a process that ended long ago and has no successor."""
         self.judge.ledger.remove_process(process, ())
         self.time_series.let_go(process)
         if process.role in self.steps:
             self.steps[process.role].remove(process.label)
 
     def at(self, here_ns: int, here_seconds: float) -> None:
-        """What time it is on this host, monotonic and Unix."""
+        """Set the current monotonic and Unix time of the local host."""
         self.here_ns, self.here_seconds = here_ns, here_seconds
         self._shifts.clear()
 
     def let_go(self, node: str) -> None:
-        """It has nobody of this job any more."""
+        """Remove a node that has no process of this job any more."""
         self.owners.take(node, (), self.is_connected)
         del self.nodes[node]
 
@@ -128,12 +128,12 @@ class JobFold:
 
     @property
     def late_seconds(self) -> float:
-        """How long ago that is."""
+        """Seconds between ``now_ns`` and the current time of the local host."""
         return (self.here_ns - self.now_ns) / 1e9
 
     @property
     def quiet_seconds(self) -> float:
-        """How long nothing has moved on any node that is connected."""
+        """Seconds since a process on a connected node last made progress."""
         return min((node.facts.quiet_seconds for node in self.connected), default=0.0)
 
     @property
@@ -146,7 +146,7 @@ class JobFold:
         return known is not None and not is_silent and not known.has_left
 
     def seats(self, *, of_connected: bool = True) -> Iterator[tuple[NodeRun, Seat]]:
-        """As they are called in the job; not what a dead process left that has a successor."""
+        """Processes with their labels in the job, without dead processes that have a successor."""
         for node in self.connected if of_connected else self.nodes.values():
             for seat in node.seats:
                 label = self.owners.label(node.node, seat.role, seat.label)
@@ -156,11 +156,10 @@ class JobFold:
                     yield node, replace(seat, label=label)
 
     def ranks(self) -> dict[str, list[RankFacts] | None]:
-        """Role -> its ranks on nodes that are connected, as of ``now_ns``, in order.
+        """Role -> its ranks on connected nodes at ``now_ns``, sorted by rank.
 
-        Those of a node that has said goodbye too, where they had ended. Empty for a role in which
-        all of them get on, as of when each was told of. None for one of which a node cannot read
-        the ranks.
+        The list also contains ended ranks of nodes whose agent has shut down. It is empty if all
+        ranks of the role make progress. The value is None if a node cannot read the ranks.
         """
         found: dict[str, list[RankFacts]] = {}
         now_ns = self.now_ns
@@ -190,7 +189,7 @@ class JobFold:
         return node.has_left or self.is_connected(node.node)
 
     def counts_steps(self) -> tuple[set[str], set[str]]:
-        """Roles of which a rank is in a step, and of which one is in a process group."""
+        """(Roles with a rank that is in a step, roles with a rank that is in a process group)."""
         known = [item for node in self.connected for item in node.ranks.items()]
         return (
             {role for (role, _), rank in known if rank.step is not None},
@@ -198,7 +197,7 @@ class JobFold:
         )
 
     def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
-        """(role, rank) -> how long each of these stages lasts: the median of its newest."""
+        """(role, rank) -> stage -> seconds: the median of the latest 16 passes of that stage."""
         return {
             (role, self.owners.label(node.node, role, label)): {
                 name: median(rank.stage_durations[name][-_NEWEST_STAGES:]) / 1e9
@@ -211,7 +210,7 @@ class JobFold:
         }
 
     def role_steps(self, role: str) -> RoleSteps:
-        """What is closed by now; of a role that a connected node has."""
+        """Completed steps of a role, with what its connected nodes report about the role."""
         told = [t for node in self.connected for t in node.facts.steps if t.role == role]
         known = [t.coverage_ratio for t in told if t.coverage_ratio is not None]
         steps = self.steps.get(role)
@@ -226,7 +225,7 @@ class JobFold:
         )
 
     def evidence(self) -> Evidence:
-        """What judges are given now."""
+        """The input of the judges at the current time."""
         roles = {role for node in self.connected for role, _ in node.ranks if role != LOG_ROLE}
         roles |= {*self._unread_roles()}
         seats = [seat for _, seat in self.seats() if seat.is_judged]
@@ -250,12 +249,12 @@ class JobFold:
         )
 
     def _clock_of_steps(self, node: NodeRun) -> float:
-        """Unix time now, on the clock of this node's processes as they began."""
+        """Current Unix time by the clock that the processes of this node read when they began."""
         facts, shift = node.facts, self.shift(node)
         return facts.now_seconds + shift.seconds + (self.here_ns - node.as_of_ns) / 1e9
 
     def layout(self, role: str) -> Layout:
-        """As all nodes that are connected tell it; put together anew where one tells another."""
+        """The layout merged from all connected nodes; merged again when a node reports a change."""
         told = [(node.node, node.layouts[role]) for node in self.connected if role in node.layouts]
         key = self.owners.num_changes, told
         if role not in self._layouts or self._layouts[role][0] != key:
@@ -266,7 +265,7 @@ class JobFold:
         return self._layouts[role][1]
 
     def close(self) -> None:
-        """Take the steps and numbers that are whole by now."""
+        """Close complete steps, then judge the values and batches that are complete."""
         seats = [seat for _, seat in self.seats()]
         living, ended = self._reached()
         for role, steps in self.steps.items():
@@ -281,7 +280,7 @@ class JobFold:
         return self.steps[role]
 
     def _reached(self) -> tuple[_Reached, _Reached]:
-        """Of processes that live, and of those that have ended: the step that each is in."""
+        """Current step by role and rank: (of living processes, of ended processes)."""
         living: _Reached = {}
         ended: _Reached = {}
         for node, seat in self.seats():
@@ -291,7 +290,7 @@ class JobFold:
         return living, ended
 
     def _told_steps(self) -> dict[ProcessId, int | None]:
-        """Living process -> the step that it said it is in."""
+        """Living process -> the step number that the process itself reports."""
         told = {}
         for node, seat in self.seats():
             if seat.is_living:
@@ -308,7 +307,7 @@ class JobFold:
         )
 
     def reported(self) -> list[Reported]:
-        """By devices of the nodes that are connected."""
+        """Events that devices of connected nodes report."""
         return [
             self.shift(node).reported(event)
             for node in self.connected
@@ -325,7 +324,7 @@ class JobFold:
         ]
 
     def is_whole(self, seats: Iterable[Seat]) -> bool:
-        """Whether every rank of every role is told of."""
+        """Whether the nodes report every rank of every role."""
         known = list(seats)
         num = {role: sum(s.role == role for s in known) for role in {s.role for s in known}}
         return all(seat.world_size <= num[seat.role] for seat in known)
@@ -356,7 +355,7 @@ class JobFold:
                     self.judge.ledger.add(replace(news, process=process))
 
     def _fresh_scalars(self, node: str, told: ToldScalars, *, is_full: bool) -> ToldScalars:
-        """Those that did not come in an earlier document."""
+        """The values that no earlier document contained."""
         key = node, told.process, "scalars"
         before_ns = self._newest_ns.get(key, -1) if is_full else -1
         fresh = tuple(scalar for scalar in told.scalars if scalar.time_ns > before_ns)
@@ -365,7 +364,7 @@ class JobFold:
         return replace(told, process=process, scalars=fresh)
 
     def _is_fresh(self, node: str, news: LedgerNews) -> bool:
-        """Whether its batches did not come in an earlier document; one without any is."""
+        """Whether no earlier document contained these batches; True if there are none."""
         key = node, news.process, "batches"
         newest_ns = max((crossing.time_ns for crossing in news.crossings), default=None)
         if newest_ns is None:
@@ -382,14 +381,14 @@ class JobFold:
         ]
 
     def shift(self, node: NodeRun) -> Shift:
-        """To the clocks of this host."""
+        """The shift from the clocks of this node to the clocks of the local host."""
         known = self._shifts.get(node.node)
         if known is None:
             known = self._shifts[node.node] = node.shift(self.here_seconds, self.here_ns)
         return known
 
     def _as_of(self, rank: RankFacts, now_ns: int, label: str, node: str) -> RankFacts:
-        """As it is called in the job. What it did later than that is not held against others."""
+        """The rank at ``now_ns`` under its label in the job; dates later progress ``now_ns``."""
         if (rank.label, rank.node, rank.now_ns) == (label, node, now_ns):
             return rank
         return replace(
@@ -404,19 +403,19 @@ class JobFold:
 
 
 def _told_by(node: NodeRun) -> Mapping[tuple[str, str], RankFacts]:
-    """Of one that has said goodbye nobody knows how those do that lived then."""
+    """Ranks with a known state: if the agent has shut down, only ranks that had ended."""
     if not node.has_left:
         return node.ranks
     return {key: rank for key, rank in node.ranks.items() if not rank.is_living}
 
 
 def _standing(told: Iterable[Mapping[tuple[str, str], RankFacts]]) -> set[str]:
-    """Roles in which somebody may stand."""
+    """Roles with a rank that may be blocked."""
     return {role for ranks in told for (role, _), rank in ranks.items() if may_stand(rank)}
 
 
 def may_stand(rank: RankFacts) -> bool:
-    """Whether a judge has to look: it is gone, quiet, or waits, and not just since now."""
+    """Whether a judge must check the rank: it has ended, or was idle or waiting for 10 s."""
     before_ns = rank.now_ns - _STANDS_AFTER_NS
     if not rank.is_living or rank.moved_ns <= before_ns:
         return True
@@ -426,14 +425,14 @@ def may_stand(rank: RankFacts) -> bool:
 
 
 def _of_newest_attempt(ranks: list[RankFacts]) -> list[RankFacts]:
-    """What an earlier attempt left behind is not missed by this one."""
+    """Living ranks and ranks of the latest attempt, sorted; without ended older ranks."""
     attempt = max((rank.attempt for rank in ranks), default=0)
     known = [rank for rank in ranks if rank.is_living or rank.attempt == attempt]
     return sorted(known, key=lambda rank: (len(rank.label), rank.label))
 
 
 def _outlived(ranks: list[RankFacts]) -> list[RankFacts]:
-    """With what only all nodes know of an end: who was there later, and in which order."""
+    """Add to ended ranks what one node cannot see: whether ranks on another node outlived them."""
     if len({rank.node for rank in ranks}) <= 1:
         return ranks
     living = {rank.node for rank in ranks if rank.is_living}
@@ -441,7 +440,7 @@ def _outlived(ranks: list[RankFacts]) -> list[RankFacts]:
 
 
 def _ended(rank: RankFacts, living: set[str]) -> RankFacts:
-    """``living``: nodes that have a living rank."""
+    """An ended rank of several nodes. ``living``: nodes that have a living rank."""
     elsewhere = bool(living - {rank.node})
     is_outlived = rank.is_outlived or (elsewhere and (rank.gone_ns or 0) <= rank.now_ns)
     alive_ns = None if rank.alive_ns is None else rank.alive_ns - _ORDER_NS

@@ -1,4 +1,4 @@
-"""All jobs of a hub: which documents belong together, and what is known of each job."""
+"""All jobs of a hub. Assigns each document to its job and evaluates every job."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from dfx_agent.snapshot import (
 from dfx_agent.snapshot.faults import Faults
 
 _LOOK_EVERY_NS = 500 * 10**6
-_NUM_COSTS = 8  # looks whose mean counts
-_COSTS_APART = 12  # of many ranks a look is long: one takes so much of the time
-_MOST_APART_NS = 15 * 10**9  # what is shown is no older, whatever a look takes
+_NUM_COSTS = 8  # evaluations whose mean duration counts
+_COSTS_APART = 12  # an evaluation of many ranks is slow: use at most 1/12 of the time
+_MOST_APART_NS = 15 * 10**9  # the longest time between two evaluations
 _FORGET_SECONDS = 3600.0
 
 MAX_JOBS = 256
 
 
 class Seated(NamedTuple):
-    """A rank of a job and where to ask about it: on ``node``, as ``label`` of ``run``.
+    """A rank of a job and its address: ask ``node`` for rank ``label`` of ``run``.
 
-    ``apart_seconds`` is added to Unix times of that node.
+    Add ``apart_seconds`` to Unix times of that node to get Unix times of the local host.
     """
 
     rank: tuple[str, str]  # role, and how the job calls it
@@ -58,9 +58,9 @@ class Seated(NamedTuple):
 
 
 class JobFolds:
-    """Everything that nodes have told. Called from any thread.
+    """All reports that a hub has received, by job. Thread-safe.
 
-    Two jobs of one name are kept apart where their ranks meet at different places.
+    Two jobs with the same name are separate jobs if their rendezvous addresses differ.
     """
 
     def __init__(self, critical: Condition = DIVERGENCE.condition) -> None:
@@ -74,7 +74,7 @@ class JobFolds:
         self._awaits_alerts = False
         self._begin_seconds = time.time()
         self._due_ns = 0
-        # a look that closes a step takes several times as long: news after it would wait as long
+        # the mean counts: one slow evaluation, which closes a step, must not delay the next one
         self._costs_ns: deque[int] = deque(maxlen=_NUM_COSTS)
         self._snapshot: Snapshot | None = None
 
@@ -85,10 +85,12 @@ class JobFolds:
         now_ns: int | None = None,
         now_seconds: float | None = None,
     ) -> bool:
-        """One document of a node; False asks for all that it keeps, since some have not come.
+        """Add one document of a node. False: documents are missing, the node must send all again.
 
-        ``node`` is who sent it, for a document that cannot be read. ValueError of one line then,
-        and it is counted. The instant is that of this host; left out it is now.
+        ``node`` is the sender; the problem list shows it if the document cannot be read. ``now_ns``
+        and ``now_seconds`` are times of the local host and default to the current time.
+
+        Raises: ValueError with a one-line message if the document is refused.
         """
         here_ns = time.monotonic_ns() if now_ns is None else now_ns
         here_seconds = time.time() if now_seconds is None else now_seconds
@@ -103,13 +105,13 @@ class JobFolds:
             return is_whole
 
     def called(self, node: str, run: str) -> str:
-        """The name of the job that this run of a node is part of."""
+        """The unique name of the job that contains this run of a node."""
         with self._lock:
             job = self._assigned.get((node, run))
             return run if job is None else job.fold.run
 
     def probed(self, node: str, reach: Reach | None) -> None:
-        """Whether the host of a node answers, as somebody tried it; None: not known any more."""
+        """Set whether the host of a node answers a probe; None removes an earlier result."""
         with self._lock:
             for job in self._jobs:
                 if reach is None:
@@ -118,7 +120,7 @@ class JobFolds:
                     job.fold.reach[node] = reach
 
     def silent_nodes(self, now_ns: int | None = None) -> frozenset[str]:
-        """Nodes of a job that tell nothing for a while, and have not said goodbye."""
+        """Nodes of a job without a report for 15 s whose agent did not announce its shutdown."""
         here_ns = time.monotonic_ns() if now_ns is None else now_ns
         with self._lock:
             return frozenset(
@@ -129,9 +131,10 @@ class JobFolds:
             )
 
     def snapshot(self, now_ns: int | None = None, now_seconds: float | None = None) -> Snapshot:
-        """All jobs as of now; judged anew when the newest is half a second old.
+        """The latest snapshot of all jobs. Evaluates them again if it is older than 0.5 s.
 
-        Of thousands of ranks later: looking takes a sixteenth of the time.
+        With thousands of ranks the interval grows to 15 s, so that evaluations use about a twelfth
+        of the time.
         """
         here_ns = time.monotonic_ns() if now_ns is None else now_ns
         here_seconds = time.time() if now_seconds is None else now_seconds
@@ -146,13 +149,13 @@ class JobFolds:
             return self._snapshot
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
-        """Of the numbers that nodes tell, all for none. KeyError on an unknown run."""
+        """Histories of reported values; of all if ``keys`` is empty. KeyError: unknown run."""
         with self._lock:
             fold = self._job(run).fold
             return fold.time_series.histories(fold.framework, keys)
 
     def seated(self, run: str) -> tuple[Seated, ...]:
-        """Who is where, for who asks a node about a rank. KeyError on an unknown run."""
+        """The ranks of a job with the node to ask about each rank. KeyError: unknown run."""
         with self._lock:
             fold = self._job(run).fold
             return tuple(
@@ -172,23 +175,23 @@ class JobFolds:
             return self._job(run).judge.signal_history(num_steps)
 
     def signal_states(self) -> dict[str, SignalState | None]:
-        """Training health of each job as of its newest judged step."""
+        """Job -> training health at its latest judged step."""
         return {job.fold.run: job.judge.health.state for job in list(self._jobs)}
 
     def reset_signals(self, run: str) -> None:
-        """Take the present state of ``run`` as normal. KeyError on an unknown run."""
+        """Use the current state of ``run`` as the new baseline. KeyError: unknown run."""
         with self._lock:
             self._job(run).judge.health.reset()
             self._snapshot = None
 
     def await_alerts(self) -> None:
-        """Somebody will tell what fires: until then no job is clear."""
+        """Expect calls of ``see_alerts``; a new job is not clear before the first call."""
         self._awaits_alerts = True
 
     def see_alerts(self, rows: Sequence[AlertRow]) -> Snapshot:
-        """What fires now, of every job: part of the incidents of the snapshot that is returned.
+        """Set the firing alerts of all jobs. Returns a snapshot whose incidents include them.
 
-        The job is looked at again where something else fires than before.
+        All jobs are evaluated again if the firing alerts have changed.
         """
         with self._lock:
             for job in self._jobs:
@@ -210,7 +213,7 @@ class JobFolds:
             return True
         known = self._launched.get(facts.node)
         if known is not None and known.launch.run == facts.run:
-            del self._launched[facts.node]  # it has begun
+            del self._launched[facts.node]  # the run has started
         fold = self._job_of(facts).fold
         return fold.take(facts.node, facts, clock, here_ns, here_seconds)
 
@@ -225,7 +228,7 @@ class JobFolds:
             self._launched[facts.node] = launched
 
     def _place_launched(self, here_ns: int) -> None:
-        """With the job of that name of which nobody is here; it is begun where there is none."""
+        """Assign launchers to a job of their name without connected nodes, or to a new job."""
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
         fresh = [
             each for node, each in self._launched.items() if self.nodes.received_ns(node) >= old_ns
@@ -236,7 +239,7 @@ class JobFolds:
         for run in {each.launch.run for each in fresh}:
             same = [job for job in self._jobs if job.fold.name == run]
             if any(job.fold.connected for job in same):
-                continue  # its ranks tell
+                continue  # its ranks already report
             if not same and len(self._jobs) >= MAX_JOBS:
                 continue
             job = same[-1] if same else self._begun(run, run)
@@ -249,7 +252,7 @@ class JobFolds:
         return job
 
     def _job_of(self, facts: RunFacts) -> HubJob:
-        """Its node's, unless it has begun to meet elsewhere; else one that meets where it does."""
+        """The job of this node, or, if its rendezvous changed, the job with the same rendezvous."""
         key, told = (facts.node, facts.run), facts.seats
         mine = self._assigned.get(key)
         if mine in self._jobs and not is_other_job(told, _seats(mine, facts.node)):
@@ -261,7 +264,7 @@ class JobFolds:
         if job is None:
             apart = f"{facts.run} ({rendezvous_of(told) or facts.node})"
             is_free = mine is None and all(job.fold.run != facts.run for job in same)
-            is_plain = is_free and facts.called != apart  # so did the hub before this one
+            is_plain = is_free and facts.called != apart  # the previous hub used the longer name
             job = self._begun(facts.run, facts.run if is_plain else apart)
         self._assigned[key] = job
         return job
@@ -281,7 +284,7 @@ class JobFolds:
         return Snapshot(here_seconds, self._agent_row(rows, here_seconds), tuple(rows))
 
     def _let_go(self, here_ns: int) -> None:
-        """A node that goes on to tell, but not of a run, has none of it any more."""
+        """Remove nodes that still report, but not this run, and jobs without recent reports."""
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
         for job in self._jobs:
             for node, known in list(job.fold.nodes.items()):
@@ -322,6 +325,6 @@ class JobFolds:
 
 
 def _seats(job: HubJob, node: str = "") -> list[Seat]:
-    """Of one node, or of all."""
+    """Processes of the job on one node; on all nodes if ``node`` is empty."""
     nodes = [known for name, known in job.fold.nodes.items() if node in {"", name}]
     return [seat for known in nodes for seat in known.seats]

@@ -1,4 +1,4 @@
-"""One job of N >= 1 nodes as people see it: verdicts, and the incidents made of them."""
+"""One job of N >= 1 nodes: its verdicts, and the incidents that follow from them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["NUM_STEPS", "Job"]
 
 
 class Job:
-    """``fold`` holds what its nodes report, ``judge`` what is concluded from that.
+    """One job. ``fold`` holds the reports of its nodes, ``judge`` judges them.
 
-    ``alerts`` are those that fire now; None before they were first evaluated.
+    ``alerts`` are the firing alerts; None before their first evaluation.
     """
 
     def __init__(self, fold: JobFold) -> None:
@@ -35,15 +35,15 @@ class Job:
         self._bottleneck = BottleneckJudge()
 
     def verdicts(self, view: View) -> tuple[Verdict, ...]:
-        """What is concluded as of now, as ``view`` may say it."""
+        """Verdicts at the current time, limited to what ``view`` can see."""
         return self.judge.verdicts(self.fold.evidence(), view)
 
     def concluded(
         self, row: RunRow, engines: Sequence[EngineFacts] = (), doubts: Collection[str] = ()
     ) -> RunRow:
-        """``row``, which has its verdicts, with all that follows from them.
+        """``row`` with everything that follows from its verdicts, for example incidents.
 
-        ``doubts``: why nothing may be clear.
+        ``doubts``: reasons why the job must not be shown as clear.
         """
         fold, judge, run = self.fold, self.judge, self.fold.run
         signals, steps = judge.health.state, self.rows.newest_steps(NUM_STEPS)
@@ -87,7 +87,7 @@ def _everybody(fold: JobFold) -> list[Seat]:
 
 
 def _step_times(row: RunRow, steps: Iterable[StepRow]) -> StepTimes:
-    """Begins of the completed steps, and of those that ranks are in."""
+    """Start times of completed steps and of the steps that ranks are in now."""
     completed = [(step.role, step.step, step.begin_seconds) for step in steps]
     running = [
         (rank.role, rank.step, rank.step_begin_seconds)

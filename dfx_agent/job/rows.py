@@ -1,4 +1,4 @@
-"""A job as a row of a Snapshot: what facts tell of it; the rest is None or empty."""
+"""Builds the snapshot row of a job from facts; fields without facts are None or empty."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from dfx_agent.snapshot import (
 )
 
 _NUM_STEPS = 8
-_MIN_SAMPLES, _NUM_PARTS = 8, 4  # of memory, for a slope
+_MIN_SAMPLES, _NUM_PARTS = 8, 4  # memory samples for a slope
 
 
 class JobRows:
-    """One job."""
+    """Builds the rows of one job."""
 
     def __init__(self, fold: JobFold) -> None:
         self._fold = fold
@@ -43,7 +43,7 @@ class JobRows:
         self._places: dict[str, RankPositions] = {}  # by role
 
     def run(self, verdicts: tuple[Verdict, ...], ranks: tuple[RankRow, ...]) -> RunRow:
-        """``verdicts`` and what they are about, as of now."""
+        """The row of the job at the current time, with these verdicts and ranks."""
         fold = self._fold
         seats = list(fold.seats(of_connected=False))
         begins = [seat.created_ns / 1e9 + fold.shift(node).seconds for node, seat in seats]
@@ -65,11 +65,11 @@ class JobRows:
         )
 
     def newest_steps(self, num_steps: int) -> tuple[StepRow, ...]:
-        """Steps of every role that are shown, oldest first."""
+        """The latest shown steps of every role, oldest first."""
         return latest_rows(self._fold.steps.values(), num_steps)
 
     def ranks(self) -> tuple[RankRow, ...]:
-        """One row of each process, as far as facts tell."""
+        """One row per process, sorted by role and rank."""
         steps = self.newest_steps(_NUM_STEPS)
         newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
         return tuple(sorted(self._rows(newest), key=_order))
@@ -92,7 +92,7 @@ class JobRows:
             yield _rank_row(fold, node, seat, told)
 
     def places(self) -> dict[str, Positions]:
-        """Role -> where its ranks stand in the layout; of a node that is not connected none."""
+        """Role -> layout positions of its ranks; only of ranks on connected nodes."""
         fold, labels = self._fold, dict[str, list[str]]()
         for _, seat in fold.seats():
             labels.setdefault(seat.role, []).append(seat.label)
@@ -106,7 +106,7 @@ class JobRows:
 
 
 class _Told(NamedTuple):
-    """Of one rank: where it is now, its last step, what it holds, where it stands."""
+    """Facts of one rank: current state, last step, memory, and layout position."""
 
     now: RankFacts | None
     last: TimeSplit | None
@@ -115,7 +115,7 @@ class _Told(NamedTuple):
 
 
 def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
-    """Of a node that is not connected: as it was told last, in a state that nobody knows."""
+    """The row of one rank. On a disconnected node: the last report, with state `unknown`."""
     known, memory = told.now, told.memory
     apart_seconds = fold.shift(node).seconds
     is_unknown = seat.is_living and not fold.is_connected(node.node)
@@ -154,7 +154,7 @@ def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
 
 
 def _open_spans(rank: RankFacts, apart_seconds: float) -> Iterator[OpenSpan]:
-    """As of the instant at which its node looked; ``apart_seconds`` to our Unix time."""
+    """Open spans when the node read the rank. ``apart_seconds``: shift to local Unix time."""
     numbers = {f"{a.operation}@{a.group}": a.sequence for a in rank.arrivals}
     stages = set(rank.stages)
     for name, begin_ns in zip(rank.open_spans, rank.opened_ns, strict=False):
@@ -183,13 +183,13 @@ def _last_event(rank: RankFacts | None, apart_seconds: float) -> float | None:
 
 
 def _first_begin(fold: JobFold, node: NodeRun) -> float | None:
-    """When the first process of this node began, also of one that ended long ago."""
+    """Local Unix time when the first process of this node began, even if it has ended since."""
     begin = node.facts.begin_seconds
     return None if begin is None else begin + fold.shift(node).seconds
 
 
 def _dropped(nodes: Iterable[NodeRun]) -> tuple[DroppedRanks, ...]:
-    """Processes that ended long ago, by role."""
+    """Counts of processes that ended long ago, one row per role."""
     found: dict[str, DroppedRanks] = {}
     for row in (row for node in nodes for row in node.facts.dropped):
         known = found.get(row.role, DroppedRanks(row.role, 0, 0, 0))
@@ -212,7 +212,7 @@ def _known(value: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """What one process has, as its node told it last: at the end of one of its newest steps."""
+    """Memory of one process at the end of a recent step, from the last report of its node."""
 
     facts: MemoryFacts
     host: HostMemory | None
@@ -220,13 +220,13 @@ class MemoryRow:
 
 
 class MemoryRows:
-    """Of one node; the same row until other facts come."""
+    """Memory rows of one node; a row is reused until new facts of the process arrive."""
 
     def __init__(self) -> None:
         self._rows: dict[ProcessId, MemoryRow] = {}
 
     def of(self, told: Mapping[ProcessId, MemoryFacts]) -> Mapping[ProcessId, MemoryRow]:
-        """By the process' own name on its node."""
+        """Memory rows by process, under the name that the node uses."""
         before = self._rows
         self._rows = {
             process: known

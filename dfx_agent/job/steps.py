@@ -1,13 +1,13 @@
-"""Steps of one role over all nodes of a job: when each is complete, and what ranks did in it.
+"""Merges the steps of one role from all nodes of a job and decides when a step is complete.
 
-A step is complete, and judged, when every living rank of the role has passed it. It is shown before
-that when a living rank is two steps ahead, or when those that have not passed it are beyond it. The
-ranks that are still in it are named as missing, and what comes of them later is added.
+A step is complete, and is judged, when every living rank of the role has passed it. An incomplete
+step is shown when a living rank is two steps ahead, or when no living rank can still report it.
+Its row lists the ranks that are still in the step as missing. Their late reports are added to it.
 
-Who waited for whom on other nodes is told by durations: nobody leaves a collective before the last
-has come, so the rank that was in the collectives of a group shortest came last, and what it took
-was transfer. Of a step only the sums by group are known; how much longer one rank was in them than
-another is exact, and what is called transfer is so at most.
+Clocks of two nodes are not exact enough to see which rank arrives last, so durations decide. No
+rank leaves a collective before the last rank arrives. The rank with the shortest time in the
+collectives of a group therefore arrived last, and its time counts as transfer. A node reports
+only sums by group: the difference between two ranks is exact, the transfer time is an upper bound.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from dfx_agent.snapshot import StepRow
 
 _KEEP_STEPS = 32
 _KEEP_CHECKPOINTS = 200
-# rows by the number of ranks: so many cells, but never fewer nor more rows
+# the number of rows depends on the number of ranks: at most 4096 cells, but 8 to 200 rows
 _KEEP_CELLS, _FEWEST_ROWS, _MOST_ROWS = 4096, 8, 200
-_PACE_ROWS = 16  # that say how long a step takes
+_PACE_ROWS = 16  # used to estimate the duration of a step
 
 
 @dataclass
 class _Open:
-    """A step that not all have passed. ``num_lost``: records, by node."""
+    """A step that some ranks have not passed. ``num_lost``: lost records by node."""
 
     begin_seconds: float
     end_seconds: float
     ranks: dict[str, RankStep] = field(default_factory=dict)
     num_lost: dict[str, int] = field(default_factory=dict)
-    num_shown: int = 0  # ranks in its row
+    num_shown: int = 0  # ranks in the row that is shown
 
     def add(self, node: str, step: Step, ranks: Mapping[str, RankStep]) -> None:
         self.begin_seconds = min(self.begin_seconds, step.begin_seconds)
@@ -46,12 +46,12 @@ class _Open:
         self.num_lost[node] = step.num_lost
 
     def is_left(self, number: int, living: Mapping[str, int | None]) -> bool:
-        """Whether no living rank is in it, or before it."""
+        """Whether every living rank has reported this step or is in a later one."""
         return all(label in self.ranks or (step or 0) > number for label, step in living.items())
 
 
 class JobSteps:
-    """``add`` what nodes report, then ``close``. ``steps`` are the latest that can be judged."""
+    """Steps of one role. Call ``add``, then ``close``; ``steps`` are the latest complete steps."""
 
     def __init__(self, role: str = "") -> None:
         self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
@@ -60,17 +60,17 @@ class JobSteps:
         self._rows: dict[int, StepRow] = {}
         self._short = ShortSteps()
         self._open: dict[int, _Open] = {}
-        self._newest: dict[str, tuple[int, float]] = {}  # node -> its newest step and its begin
+        self._newest: dict[str, tuple[int, float]] = {}  # node -> (latest step, start time)
 
     def begin_anew(self) -> None:
-        """A rank was restarted: the others begin anew too."""
+        """Drop all steps that are not shown: a rank was restarted, so every rank starts again."""
         self._open.clear()
         self.steps.clear()
         self._short.clear()
         self._newest.clear()
 
     def add(self, node: str, told: Step, shift: Shift, label: Callable[[str], str]) -> None:
-        """``label``: how a rank is called in the job. What was told before is passed over."""
+        """Add a step of a node; ignore a repeated report. ``label`` maps local to job labels."""
         number, before = told.step, self._newest.get(node)
         is_next = before is None or number > before[0]
         is_new = is_next or (before is not None and told.begin_seconds > before[1])
@@ -81,7 +81,7 @@ class JobSteps:
             self._newest[node] = number, told.begin_seconds
         if known is None:
             if not is_new:
-                if number in self._rows:  # as of a rank that died in it
+                if number in self._rows:  # for example from a rank that died in this step
                     row = with_late(self._rows[number], ranks, step.end_seconds)
                     self._rows[number] = row
                 return
@@ -89,9 +89,9 @@ class JobSteps:
         known.add(node, step, ranks)
 
     def close(self, living: Mapping[str, int | None], ended: Mapping[str, int | None]) -> None:
-        """Take the steps that are complete. Both: label -> the step that this rank is in.
+        """Close the complete steps. Both arguments: label -> the step that this rank is in.
 
-        At the end of a job, when none lives, all that have ended are waited for.
+        If no rank is alive, a step is complete when all ended ranks have reported it.
         """
         if not self._open:
             return
@@ -107,7 +107,7 @@ class JobSteps:
             del self._open[number]
 
     def remove(self, label: str) -> None:
-        """The process ended long ago."""
+        """Drop a rank whose process ended long ago from all steps."""
         for known in self._open.values():
             known.ranks.pop(label, None)
         self._open = {number: known for number, known in self._open.items() if known.ranks}
@@ -115,11 +115,11 @@ class JobSteps:
         self._rows = {number: row for number, row in rows.items() if row is not None}
 
     def rows(self, num_steps: int = _MOST_ROWS) -> list[StepRow]:
-        """The latest that are shown, oldest first."""
+        """Rows of the latest shown steps, oldest first."""
         return sorted(self._rows.values(), key=lambda row: row.begin_seconds)[-num_steps:]
 
     def spans(self) -> list[tuple[float, float]]:
-        """(begin, end) of the latest that are shown: how long a step takes."""
+        """(begin, end) in Unix seconds of the latest shown steps, to estimate the step time."""
         return [(row.begin_seconds, row.end_seconds) for row in self.rows(_PACE_ROWS)]
 
     def _take(self, number: int, known: _Open) -> None:
@@ -146,7 +146,7 @@ class JobSteps:
 
 
 def latest_rows(roles: Iterable[JobSteps], num_steps: int) -> tuple[StepRow, ...]:
-    """The latest ``num_steps`` that are shown of every role, all by begin."""
+    """The latest ``num_steps`` shown steps of every role, sorted by start time."""
     rows = [row for steps in roles for row in steps.rows(num_steps)]
     return tuple(sorted(rows, key=lambda row: row.begin_seconds))
 
@@ -162,13 +162,13 @@ def _closed(number: int, known: _Open) -> Step:
 
 
 def by_duration(ranks: Mapping[str, RankStep]) -> dict[str, RankStep]:
-    """The same ranks of a step, with what of their time in collectives was transfer."""
+    """The same ranks of a step, with their time in collectives split into waiting and transfer."""
     shortest = _shortest(ranks)
     return {label: _split(of, shortest) for label, of in ranks.items()}
 
 
 def _shortest(ranks: Mapping[str, RankStep]) -> dict[str, float]:
-    """Group -> seconds of the rank that was in it shortest; not of one that cannot be matched."""
+    """Group -> shortest time of a rank in it; without groups whose ranks cannot be matched."""
     members: dict[str, list[RankStep]] = {}
     for of in ranks.values():
         for group in of.groups:
