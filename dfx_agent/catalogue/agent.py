@@ -30,7 +30,7 @@ UNEXPORTED_KEYS = Metric(
 )  # fmt: skip
 NATIVE_COUNT = Metric(
     "dfx_native_count", "counter", "", (*PER_RANK, "key"),
-    "A count the guest keeps under a name the catalogue does not know.", "shim",
+    "A count that the guest collects under a name that is not in the catalogue.", "shim",
 )  # fmt: skip
 AGENT_INFO = Metric(
     "dfx_agent", "info", "", ("version",), "The agent that answers this scrape.", "agent",
@@ -54,13 +54,13 @@ AGENT_REAPED = Metric(
 )  # fmt: skip
 DROPPED_RUNS = Metric(
     "dfx_agent_dropped_runs", "counter", "", (),
-    "Ended runs that are not shown any more: the newest 32 stay, each for an hour.", "agent",
+    "Ended runs that are no longer shown. The latest 32 are shown, each for an hour.", "agent",
     of="agent", value=lambda agent: agent.num_dropped_runs,
 )  # fmt: skip
 DROPPED_RANKS = Metric(
     "dfx_dropped_ranks", "counter", "", (*PER_NODE, "role"),
-    "Ended processes that have no series any more: of each run stay the newest 64 that closed, "
-    "the newest 64 that died, and of the ranks of its world 256 each.", "agent",
+    "Ended processes without series. Each run retains the latest 64 that closed, the latest 64 "
+    "that died, and 256 of each from the ranks of its world.", "agent",
     of="run", value=lambda run: {(row.role,): row.num_ranks for row in run.dropped_ranks},
 )  # fmt: skip
 AGENT_PROBLEMS = Metric(

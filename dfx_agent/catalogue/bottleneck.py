@@ -53,7 +53,7 @@ def _parts(run: RunRow) -> Values:
 
 STATE = Metric(
     "dfx_bottleneck_state", "gauge", "", (*_BOUND, "state", "component"),
-    "1 for the verdict on the newest steps: state is found, clear or insufficient evidence. "
+    "1 for the verdict on the latest steps: state is found, clear or insufficient evidence. "
     "bound_by is stalled, rollout, tool, reward, train, peers, weight sync, policy gate, data or "
     "event loop, and empty where training and rollout take turns: see dfx_step_share_ratio. "
     "component costs most. role trains.",
@@ -62,7 +62,7 @@ STATE = Metric(
 )  # fmt: skip
 COST_SECONDS = Metric(
     "dfx_bottleneck_cost_seconds", "gauge", "seconds", _BOUND,
-    "Time of the mean step of the newest ones that is lost to what holds the pipeline up.",
+    "Time per step that is lost to the bottleneck of the pipeline, mean of the latest steps.",
     "derived",
     of="run", value=_cost_seconds,
 )  # fmt: skip
@@ -93,7 +93,7 @@ CAUSE_SINCE_STEP = Metric(
 
 STEP_SHARE_RATIO = Metric(
     "dfx_step_share_ratio", "gauge", "ratio", _PART,
-    "Share of the mean step of a mean rank by part, in the newest steps of the role that trains. "
+    "Share of the mean step of a mean rank by part, in the latest steps of the role that trains. "
     "The parts of a role sum to 1: a wait inside a stage is a wait. kind is work, wait, unmarked "
     "(inside no stage and no wait) or other (the smallest parts).", "derived",
     of="run", value=_parts,

@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed: who waits for whom, and how much of it was seen."""
+"""Collectives of torch.distributed: waits between ranks, and how many of them were observed."""
 
 from dfx_agent.catalogue.spec import PER_RANK, Metric
 from dfx_agent.snapshot import CollectiveTime, GroupRow, RankRow
@@ -9,7 +9,7 @@ _OTHER_GROUPS = "other"
 
 
 def _shown_groups(rank: RankRow) -> set[str]:
-    """The first that this rank told of; rows keep their order."""
+    """The first process groups that this rank reported, in the order of the rows."""
     names = dict.fromkeys(row.group for row in rank.groups)
     names.update(dict.fromkeys(row.group for row in rank.collectives))
     return set(list(names)[:_MAX_GROUPS])
@@ -62,10 +62,10 @@ COLLECTIVE_SECONDS = Metric(
     "dfx_rank_collective_seconds", "counter", "seconds",
     (*PER_RANK, "group", "stage", "part", "method"),
     "Host time blocked in collectives: part=peers until the last rank had arrived, part=transfer "
-    "after that, part=unmatched where the other arrivals are not known; method says how they were "
-    "told apart (arrival, duration). method=device is not the host's: seconds that a device's "
-    "stream stood, in every 16th step alone and with DFX_DEVICE_TIME=1 in the job; compare shares, "
-    "never add it to the others.", "derived",
+    "after that, part=unmatched where the other arrivals are unknown; method (arrival, duration) "
+    "says how the parts were separated. method=device is time of the device, not of the host: "
+    "seconds that a device's stream was blocked, in every 16th step only and with "
+    "DFX_DEVICE_TIME=1 in the job. Compare its shares; never add it to the others.", "derived",
     of="guest", value=_seconds,
 )  # fmt: skip
 COLLECTIVES = Metric(
@@ -94,19 +94,19 @@ COVERAGE_RATIO = Metric(
 )  # fmt: skip
 RANK_GROUPS = Metric(
     "dfx_rank_groups", "gauge", "", PER_RANK,
-    "Process groups this rank has told of; the first 32 have series of their own.", "shim",
+    "Process groups this rank has reported; the first 32 have series of their own.", "shim",
     of="guest", value=lambda rank: len(rank.groups) or None,
 )  # fmt: skip
 GROUP_ENQUEUED = Metric(
     "dfx_group_enqueued", "gauge", "", (*PER_RANK, "group"),
-    "Sequence number of the newest collective this rank has put into the group: a rank that is "
-    "behind the others is the one they wait for.", "shim",
+    "Sequence number of the latest collective that this rank has enqueued in the group. The other "
+    "ranks wait for the rank with the lowest number.", "shim",
     of="guest", value=lambda rank: {(row.group,): row.num_enqueued for row in _groups(rank)},
 )  # fmt: skip
 GROUP_COMPLETED = Metric(
     "dfx_group_completed", "gauge", "", (*PER_RANK, "group"),
-    "Sequence number of the newest collective of the group that is over; absent where the backend "
-    "does not tell.", "shim",
+    "Sequence number of the latest completed collective of the group; absent if the backend does "
+    "not report it.", "shim",
     of="guest", value=lambda rank: {
         (row.group,): row.num_completed for row in _groups(rank) if row.num_completed is not None
     },

@@ -69,7 +69,7 @@ _NATIVE = (
     ),
     native(
         "dfx_sample_keep_ratio", "ratio", ("mask",),
-        "Share of samples that this mask keeps.",
+        "Share of samples that pass this mask.",
     ),
     native(
         "dfx_sample_filter_ratio", "ratio", ("which", "env"),

@@ -1,4 +1,4 @@
-"""Devices by their own account, whoever uses them, and what they did in each stage of a rank."""
+"""Devices as their driver reports them, all users together, and their use in each stage."""
 
 from collections.abc import Callable, Mapping
 
@@ -175,8 +175,8 @@ STAGE_POWER = Metric(
 )  # fmt: skip
 STAGE_MEMORY = Metric(
     "dfx_stage_device_memory_used_bytes", "gauge", "bytes", _STAGE,
-    "Memory in use on the rank's devices in the stage, the rank's own where the driver tells it, "
-    f"mean {_OVER}", "derived",
+    "Memory in use on the rank's devices in the stage; only the rank's memory if the driver "
+    f"reports it; mean {_OVER}", "derived",
     of="rank", value=_in_stage(lambda row: row.used_bytes),
 )  # fmt: skip
 STAGE_CLOCK = Metric(

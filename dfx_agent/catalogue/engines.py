@@ -7,11 +7,11 @@ PREFIX = "dfx_engine_"
 # labels that every series of an engine carries
 PER_ENGINE = (*PER_NODE, "replica", "dp_rank")
 
-# what engines tell under names of their own: engines/names/*.yaml. Name, unit, meaning.
+# name, unit, meaning; the names that the engines report are in engines/names/*.yaml
 _GAUGES = (
     ("running_requests", "", "Requests that the engine works on now."),
     ("waiting_requests", "", "Requests that wait in the engine's queue."),
-    ("paused_requests", "", "Requests that stand while weights are updated (SGLang)."),
+    ("paused_requests", "", "Requests that are paused while weights are updated (SGLang)."),
     ("kv_cache_usage_ratio", "ratio", "Share of the KV cache that is in use."),
     ("prefix_cache_hit_ratio", "ratio",
      "Share of the prompt found in the prefix cache, where the engine itself says it."),
@@ -89,8 +89,8 @@ STATE = Metric(
 )  # fmt: skip
 BUSY_RATIO = Metric(
     "dfx_engine_busy_ratio", "gauge", "ratio", PER_ENGINE,
-    "Share of the last 60 s in which requests ran: by the scheduler's own idle time where the "
-    "engine tells it, else by the readings.",
+    "Share of the last 60 s in which requests ran: from the scheduler's idle time if the engine "
+    "reports it, else from the readings.",
     "engine", of="engine", value=lambda engine: engine.busy_ratio,
 )  # fmt: skip
 BUSY_SECONDS = Metric(
@@ -100,7 +100,7 @@ BUSY_SECONDS = Metric(
 )  # fmt: skip
 OBSERVED_SECONDS = Metric(
     "dfx_engine_observed_seconds", "counter", "seconds", PER_ENGINE,
-    "Time of which it is known whether requests ran.",
+    "Time for which the agent knows whether requests ran.",
     "engine", of="engine", value=lambda engine: engine.observed_seconds,
 )  # fmt: skip
 TOKENS_RATE = Metric(
@@ -116,13 +116,13 @@ AWAKE = Metric(
 )  # fmt: skip
 WEIGHT_LOAD = Metric(
     "dfx_engine_weight_load_seconds", "gauge", "seconds", (*PER_ENGINE, "source"),
-    "Duration of the newest load of weights, by source: disk, distributed, tensor, ipc (SGLang).",
+    "Duration of the latest load of weights, by source: disk, distributed, tensor, ipc (SGLang).",
     "engine", of="engine",
     value=lambda engine: {(k,): v for k, v in engine.weight_load_seconds.items()},
 )  # fmt: skip
 RESTARTS = Metric(
     "dfx_engine_restarts", "counter", "", PER_ENGINE,
-    "Restarts of the engine that were seen: its counters began anew.",
+    "Observed restarts of the engine: its counters restarted at 0.",
     "engine", of="engine", value=lambda engine: engine.num_restarts,
 )  # fmt: skip
 FAILED_READINGS = Metric(
@@ -132,7 +132,7 @@ FAILED_READINGS = Metric(
 )  # fmt: skip
 UNKNOWN_NAMES = Metric(
     "dfx_engine_unknown_names", "gauge", "", PER_ENGINE,
-    "Metrics with the engine's prefix that this agent has never heard of; the page names them.",
+    "Metrics with the engine's prefix that this agent does not support; the page lists them.",
     "engine", of="engine", value=lambda engine: engine.num_unknown_names,
 )  # fmt: skip
 

@@ -27,8 +27,8 @@ def _held(rank: RankRow) -> dict[tuple[str, ...], float] | None:
 
 LAG_SECONDS = Metric(
     "dfx_asyncio_lag_seconds", "gauge", "seconds", (*PER_RANK, "stat"),
-    "How much later than wanted a callback of the process' event loop runs, at any moment of the "
-    "newest minute: mean, p50, p90, p99, max (stat).", "shim",
+    "Delay with which the process's event loop runs a due callback, in the last minute: mean, "
+    "p50, p90, p99, max (stat).", "shim",
     of="rank", value=_lags,
 )  # fmt: skip
 LAG_SAMPLES = Metric(
@@ -38,19 +38,19 @@ LAG_SAMPLES = Metric(
 )  # fmt: skip
 LATE_RATIO = Metric(
     "dfx_asyncio_late_ratio", "gauge", "ratio", PER_RANK,
-    "Share of the newest minute in which the event loop was late by 0.1 s or more.", "shim",
+    "Share of the last minute in which the event loop was late by 0.1 s or more.", "shim",
     of="rank", value=_late_ratio,
 )  # fmt: skip
 HELD_SECONDS = Metric(
     "dfx_asyncio_held_seconds", "gauge", "seconds", (*PER_RANK, "holder"),
-    "Time in the newest minute for which one piece of code kept the event loop from answering; "
+    "Time in the last minute for which one piece of code blocked the event loop; "
     "holder is task > coroutine > function > innermost function.", "shim",
     of="rank", value=_held,
 )  # fmt: skip
 CODE_RATIO = Metric(
     "dfx_asyncio_held_by_code_ratio", "gauge", "ratio", PER_RANK,
-    "Of the time in the newest minute for which the event loop was held, the share by code of the "
-    "process; the rest is a host that gave its thread no processor.", "shim",
+    "Share of the blocked time of the event loop, in the last minute, that code of the process "
+    "caused. In the rest its thread was runnable but got no CPU.", "shim",
     of="rank", value=lambda rank: rank.event_loop and rank.event_loop.code_ratio,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a node tells the hub of its job, and what a hub takes."""
+"""What a node sends to the hub of its job, and what a hub accepts."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def _by_node(value: Callable[[NodeRow], float]) -> Callable[[AgentRow], Values]:
 
 JOINED = Metric(
     "dfx_hub_joined", "gauge", "", (),
-    "1 while the hub takes what this node tells, 0 while it does not answer or refuses it.",
+    "1 while the hub accepts the reports of this node; 0 while it does not answer or rejects them.",
     "agent", of="agent", value=_joined,
 )  # fmt: skip
 SENT = Metric(
@@ -33,7 +33,7 @@ SENT = Metric(
 )  # fmt: skip
 LOST = Metric(
     "dfx_hub_lost_documents", "counter", "", (),
-    "Documents of facts that the hub never took; everything is told anew afterwards.",
+    "Documents of facts that the hub never accepted; the node then sends all facts again.",
     "agent", of="agent", value=_lost,
 )  # fmt: skip
 
@@ -41,7 +41,7 @@ _FROM = ("node",)
 
 TAKEN = Metric(
     "dfx_hub_taken_documents", "counter", "", _FROM,
-    "Documents of facts that this hub took, by the node that told them.",
+    "Documents of facts that this hub accepted, by the node that sent them.",
     "agent", of="agent", value=_by_node(lambda row: row.num_taken),
 )  # fmt: skip
 REFUSED = Metric(
@@ -51,12 +51,12 @@ REFUSED = Metric(
 )  # fmt: skip
 MISSED = Metric(
     "dfx_hub_missed_documents", "counter", "", _FROM,
-    "Documents that came after one that was lost; the node tells everything anew then.",
+    "Documents that arrived after a lost one; the node then sends all facts again.",
     "agent", of="agent", value=_by_node(lambda row: row.num_missed),
 )  # fmt: skip
 HEARD = Metric(
     "dfx_hub_heard_timestamp_seconds", "gauge", "seconds", _FROM,
-    "When the hub last heard from this node, Unix time.",
+    "Unix time of the last report of this node to the hub.",
     "agent", of="agent", value=_by_node(lambda row: row.heard_seconds),
 )  # fmt: skip
 

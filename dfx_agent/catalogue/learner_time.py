@@ -65,7 +65,7 @@ def pipeline_seconds(parts: Mapping[str, float] | None) -> float | None:
 
 
 def collector_seconds(role: str, so_far: TimeSplit) -> dict[str, float] | None:
-    """COLLECTOR_PARTS -> seconds, none of which ever falls; None: this is no collector."""
+    """COLLECTOR_PARTS -> seconds, which never decrease; None: this is no collector."""
     if role != "collector":
         return None
     parts = dict.fromkeys(COLLECTOR_PARTS, 0.0)

@@ -9,15 +9,15 @@ CROSSINGS = Metric(
 )  # fmt: skip
 SAMPLES = Metric(
     "dfx_ledger_samples", "gauge", "", _AT,
-    "Samples that crossed the boundary in the newest step.", "shim",
+    "Samples that crossed the boundary in the latest step.", "shim",
 )  # fmt: skip
 MASK_RATIO = Metric(
     "dfx_ledger_mask_ratio", "gauge", "ratio", _AT,
-    "Tokens that count in the response mask / all tokens of it, newest step.", "shim",
+    "Tokens that count in the response mask / all tokens of it, latest step.", "shim",
 )  # fmt: skip
 GROUP_SAMPLES = Metric(
     "dfx_ledger_group_samples", "gauge", "", (*_AT, "stat"),
-    "Samples of the smallest (stat=min) and the largest (stat=max) group in the newest step.",
+    "Samples of the smallest (stat=min) and the largest (stat=max) group in the latest step.",
     "shim",
 )  # fmt: skip
 NONFINITE = Metric(
@@ -46,11 +46,11 @@ SAMPLED = Metric(
 )  # fmt: skip
 SCHEMA = Metric(
     "dfx_ledger_schema", "info", "", (*_AT, "schema"),
-    "Checksum of names, types and dimensions of all columns in the newest step.", "shim",
+    "Checksum of names, types and dimensions of all columns in the latest step.", "shim",
 )  # fmt: skip
 SHAPES = Metric(
     "dfx_ledger_shapes_checksum", "gauge", "", _AT,
-    "Checksum of rows and widths of all columns in the newest step; equal at two boundaries with "
+    "Checksum of rows and widths of all columns in the latest step; equal at two boundaries with "
     "the same columns unless something was cut or padded.", "shim",
 )  # fmt: skip
 MISMATCHES = Metric(
@@ -69,7 +69,7 @@ SKIPPED_STEPS = Metric(
 )  # fmt: skip
 INCOMPLETE = Metric(
     "dfx_ledger_incomplete_crossings", "counter", "", PER_NODE,
-    "Batches of which some records were overwritten before the agent read them.", "derived",
+    "Batches with records that were overwritten before the agent read them.", "derived",
 )  # fmt: skip
 
 METRICS = (

@@ -34,13 +34,13 @@ GPU_FRAGMENTATION = Metric(
 )  # fmt: skip
 GPU_ACTIVE = Metric(
     "dfx_gpu_mem_active_bytes", "gauge", "bytes", (*PER_RANK, "device"),
-    "Memory in blocks that are in use or that a stream has not let go of yet.", "shim",
+    "Memory in blocks that are in use or that a stream has not released yet.", "shim",
     of="device", value=lambda device: device.active_bytes,
 )  # fmt: skip
 GPU_INACTIVE_SPLIT = Metric(
     "dfx_gpu_mem_inactive_split_bytes", "gauge", "bytes", (*PER_RANK, "device"),
-    "Free pieces of blocks of which other pieces are in use: emptying the cache does not give them "
-    "back.", "shim",
+    "Free pieces of blocks with other pieces in use: emptying the cache does not release them.",
+     "shim",
     of="device", value=lambda device: device.inactive_split_bytes,
 )  # fmt: skip
 GPU_LARGEST_FREE = Metric(
@@ -133,7 +133,8 @@ HELD = Metric(
 )  # fmt: skip
 DEVICE_TOTAL = Metric(
     "dfx_device_memory_total_bytes", "gauge", "bytes", ("device",),
-    "Memory that a device of this machine has, by its own account, whoever uses it.", "device",
+    "Total memory of a device of this machine, as its driver reports it, all users together.",
+    "device",
     of="agent", value=lambda agent: {
         (row.device,): row.total_bytes for row in agent.devices if row.total_bytes is not None
     },
@@ -190,7 +191,7 @@ HOST_STAGE_VIRTUAL = Metric(
 )  # fmt: skip
 HOST_SLOPE = Metric(
     "dfx_host_memory_slope_bytes", "gauge", "bytes", PER_RANK,
-    "Growth of anonymous memory per step: median slope of all pairs of the newest 64 steps; absent "
+    "Growth of anonymous memory per step: median slope of all pairs of the latest 64 steps; absent "
     "below 8 steps.", "derived",
     of="rank", value=lambda rank: rank.host_memory and rank.host_memory.slope_bytes_per_step,
 )  # fmt: skip
@@ -212,7 +213,7 @@ HEAP_USED = Metric(
 )  # fmt: skip
 HEAP_RETAINED = Metric(
     "dfx_host_memory_glibc_retained_bytes", "gauge", "bytes", PER_RANK,
-    "Memory that was freed, that glibc's malloc keeps, and that is resident.", "shim",
+    "Freed memory that glibc's malloc retains and that is resident.", "shim",
     of="rank", value=_of_heap(lambda heap: heap.retained_bytes),
 )  # fmt: skip
 HEAP_TRIMMABLE = Metric(

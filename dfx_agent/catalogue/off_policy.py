@@ -63,7 +63,7 @@ _NATIVE = (
     ),
     native(
         "dfx_policy_lag_versions", "", ("stat", "variant", "scope", "ref"),
-        "Weight updates between sampling and training, by the newest weights of a trajectory; "
+        "Weight updates between sampling and training, by the latest weights of a trajectory; "
         "variant=in_flight: so far, of rollouts that are not done.",
     ),
     native(
@@ -76,7 +76,7 @@ _NATIVE = (
     ),
     native(
         "dfx_policy_lag_share", "ratio", ("lag",),
-        "Share of the samples with this lag, by the newest weights of a trajectory.",
+        "Share of the samples with this lag, by the latest weights of a trajectory.",
     ),
     native(
         "dfx_policy_lag_worst_share", "ratio", ("lag",),

@@ -15,8 +15,8 @@ SENT = Metric(
 )  # fmt: skip
 FAILED = Metric(
     "dfx_otlp_failed", "counter", "", _SIGNAL,
-    "Pushes that the receiver did not take. Metrics are pushed anew with their newest values, "
-    "spans are kept and tried again.", "agent",
+    "Pushes that the receiver did not accept. The next push of metrics has their latest values; "
+    "spans are retained and sent again.", "agent",
 )  # fmt: skip
 DROPPED_SPANS = Metric(
     "dfx_otlp_dropped_spans", "counter", "", (),
@@ -24,7 +24,8 @@ DROPPED_SPANS = Metric(
 )  # fmt: skip
 MISSED_STEPS = Metric(
     "dfx_otlp_missed_steps", "counter", "", (),
-    "Steps of ranks without spans: they were not kept any more when their turn came.", "agent",
+    "Steps of ranks without spans: their records were dropped before they could be exported.",
+    "agent",
 )  # fmt: skip
 
 LEFT_OUT_SPANS = Metric(

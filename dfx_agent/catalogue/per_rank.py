@@ -45,13 +45,14 @@ IDLE_SECONDS = Metric(
 )  # fmt: skip
 RANK_TOKENS = Metric(
     "dfx_rank_tokens", "counter", "tokens", (*PER_RANK, "kind"),
-    "Tokens this rank processed, by kind (prompt, response); forward: taken in by forward passes "
-    "that are trained on, padding included, where the job tells none.", "shim",
+    "Tokens this rank processed, by kind (prompt, response). If the job reports none, forward: "
+    "tokens that entered trained forward passes, padding included.", "shim",
     of="guest", value=lambda rank: {(kind,): n for kind, n in rank.tokens_total.items()},
 )  # fmt: skip
 QUEUE_DEPTH = Metric(
     "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue", "stat"),
-    "Items in the queue now; stat is empty, or what the framework reports beside it.", "shim",
+    "Items in the queue now; stat is empty, or another statistic that the framework reports.",
+    "shim",
     of="guest", value=lambda rank: {(queue, ""): n for queue, n in rank.queue_depth.items()},
 )  # fmt: skip
 

@@ -10,11 +10,11 @@ _STEP_SAMPLES = "dfx_step_samples"
 
 
 def samples_per_second(run: RunRow) -> float | None:
-    """Of the newest step whose samples are told, else of the shape ledger, else of the models.
+    """Samples per second of the latest step with reported samples.
 
-    Samples that are told or in the ledger are those of the whole step, so ranks do not add up.
-    Of several roles the one that took longest sets the time; of a step that is not shown (not over
-    yet, or long ago where steps are short) it is the mean of those that are.
+    Without reported samples the shape ledger is used, else the models. Reported samples and those
+    of the ledger count the full step, so ranks are not summed. The slowest role sets the time. If
+    the step is not shown (not over yet, or long ago), the mean time of the shown steps is used.
     """
     step, num_samples = _told_samples(run)
     if num_samples is None and run.ledger is not None:
@@ -54,7 +54,7 @@ def _forward_samples_per_second(run: RunRow) -> Callable[[StepRow], float]:
 
 
 def _newest(run: RunRow) -> Iterable[StepRow]:
-    """The newest closed step of each role."""
+    """The latest closed step of each role."""
     return {row.role: row for row in run.steps}.values()
 
 
@@ -114,15 +114,15 @@ STEP_TOKENS_RATE = Metric(
 )  # fmt: skip
 SAMPLES_RATE = Metric(
     "dfx_samples_per_second", "gauge", "", PER_NODE,
-    "Samples of the newest step whose samples are known / its wall time: as the framework tells "
-    "them, else of the first boundary of the shape ledger, else rows that trained forward passes "
-    "took in (each pass counts).", "derived",
+    "Samples of the latest step with known samples / its wall time: as the framework reports "
+    "them, else of the first boundary of the shape ledger, else rows that entered trained forward "
+    "passes (each pass counts).", "derived",
     of="run", value=samples_per_second,
 )  # fmt: skip
 STAGE_START = Metric(
     "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
-    "When the stage last began, Unix time; slot (0 to 3, in turn) tells repeats within a step "
-    "apart; idle is a stage of its own.", "shim",
+    "Unix time of the last begin of the stage; slot (0 to 3, in turn) distinguishes repeats "
+    "within a step; idle is a stage of its own.", "shim",
 )  # fmt: skip
 STAGE_END = Metric(
     "dfx_stage_end_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
@@ -156,20 +156,20 @@ STEP_TOKENS = Metric(
 )  # fmt: skip
 SUSTAINED_TOKENS_RATIO = Metric(
     "dfx_step_tokens_sustained_ratio", "gauge", "", (*PER_NODE, "role"),
-    "Tokens of a step, all ranks of the agent together / median of the 32 steps before the newest "
-    "two; the smaller of the newest two steps. Absent until 10 steps had tokens.", "derived",
+    "Tokens of a step, all ranks of the agent together / median of the 32 steps before the latest "
+    "two; the smaller of the latest two steps. Absent until 10 steps had tokens.", "derived",
     of="run", value=lambda run: {(role,): r for role, r in run.sustained_tokens_ratio.items()},
 )  # fmt: skip
 
 LATEST_TOKENS_RATIO = Metric(
     "dfx_step_tokens_latest_ratio", "gauge", "", (*PER_NODE, "role"),
-    "Tokens of the newest step, all ranks of the agent together / median of the 32 steps before "
-    "the newest two. Absent until 10 steps had tokens.", "derived",
+    "Tokens of the latest step, all ranks of the agent together / median of the 32 steps before "
+    "the latest two. Absent until 10 steps had tokens.", "derived",
     of="run", value=lambda run: {(role,): r for role, r in run.latest_tokens_ratio.items()},
 )  # fmt: skip
 TOKEN_IMBALANCE = Metric(
     "dfx_step_tokens_imbalance_ratio", "gauge", "", (*PER_NODE, "role"),
-    "Tokens of the rank that has most / mean over ranks, of each step; median of the newest 8 "
+    "Tokens of the rank that has most / mean over ranks, of each step; median of the latest 8 "
     "steps. 1 is balanced. Absent for a single rank.", "derived",
     of="run", value=lambda run: {(role,): r for role, r in run.token_imbalance.items()},
 )  # fmt: skip

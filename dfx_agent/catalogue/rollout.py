@@ -59,7 +59,7 @@ METRICS = (
     ),
     native(
         "dfx_preemptions", "", ("stat", "variant"),
-        "Requests preempted for lack of KV cache; -1: the engine does not tell.",
+        "Requests preempted for lack of KV cache; -1: the engine does not report it.",
     ),
     native(
         "dfx_preemptions_per_second", "", ("engine", "agg"),

@@ -60,8 +60,8 @@ METRICS = (
     ),
     native(
         "dfx_partial_buffer_samples", "", ("buffer",),
-        "Samples in a buffer of the partial rollout: to be generated on (regen), or complete and "
-        "kept for a later batch (noregen).",
+        "Samples in a buffer of the partial rollout: incomplete, to be continued (regen), or "
+        "complete and reserved for a later batch (noregen).",
     ),
     native(
         "dfx_partial_buffer_age_versions", "", ("buffer", "of", "stat"),

@@ -4,11 +4,11 @@ from dfx_agent.catalogue.spec import PER_NODE, Metric
 
 SIGNAL_VALUE = Metric(
     "dfx_signal_value", "gauge", "", (*PER_NODE, "signal"),
-    "The signal's value at the newest step, in the unit of the metric it comes from.", "derived",
+    "The signal's value at the latest step, in the unit of the metric it comes from.", "derived",
 )  # fmt: skip
 SIGNAL_Z = Metric(
     "dfx_signal_z", "gauge", "", (*PER_NODE, "signal"),
-    "Distance from the baseline of the newest 64 steps in robust standard deviations (median and "
+    "Distance from the baseline of the latest 64 steps in robust standard deviations (median and "
     "MAD with floors; of the logarithm for positive signals); absent when not scored.", "derived",
 )  # fmt: skip
 SIGNAL_CUSUM = Metric(
@@ -18,7 +18,7 @@ SIGNAL_CUSUM = Metric(
 )  # fmt: skip
 SIGNAL_RECENT_MEDIAN = Metric(
     "dfx_signal_recent_median", "gauge", "", (*PER_NODE, "signal"),
-    "Median of the signal's newest 8 values.", "derived",
+    "Median of the signal's latest 8 values.", "derived",
 )  # fmt: skip
 BASELINE_LOW = Metric(
     "dfx_baseline_low", "gauge", "", (*PER_NODE, "signal"),
@@ -46,17 +46,17 @@ SYMPTOM_ONSET = Metric(
 )  # fmt: skip
 DRIFT_RATIO = Metric(
     "dfx_drift_ratio", "gauge", "", (*PER_NODE, "signal"),
-    "Median of the newest 8 values / median of the 5th to 21st.", "derived",
+    "Median of the latest 8 values / median of the 5th to 21st.", "derived",
 )  # fmt: skip
 DRIFT_DIFFERENCE = Metric(
     "dfx_drift_difference", "gauge", "", (*PER_NODE, "signal"),
-    "Median of the newest 8 values - median of the 5th to 21st (reward, truncation).", "derived",
+    "Median of the latest 8 values - median of the 5th to 21st (reward, truncation).", "derived",
 )  # fmt: skip
 COLLAPSE_STEPS = Metric(
     "dfx_collapse_steps", "gauge", "", (*PER_NODE, "kind", "signal"),
     "Steps in a row with a state that needs no vote. blow_up: the signal is 20 times and 10 robust "
     "standard deviations above its baseline, or entropy 8 times below it; spikes: steps of the "
-    "newest 64 at which it was 1000 times above; entropy_fall: to a fifth within 20 steps; "
+    "latest 64 at which it was 1000 times above; entropy_fall: to a fifth within 20 steps; "
     "truncation: most responses are cut, where few were; dead: nearly all are cut, the reward at "
     "its lowest; not_learning: no gradient, the reward at its lowest; reward_fall: the reward far "
     "below its best.",
@@ -68,7 +68,7 @@ COLLAPSE_ONSET = Metric(
 )  # fmt: skip
 NONFINITE_STEPS = Metric(
     "dfx_nonfinite_steps", "gauge", "", (*PER_NODE, "where"),
-    "Steps of the newest 5 that reported NaN or Inf in a gradient norm, a log-probability "
+    "Steps of the latest 5 that reported NaN or Inf in a gradient norm, a log-probability "
     "statistic, a loss or a reward.", "derived",
 )  # fmt: skip
 IDENTICAL_SCORE_STEPS = Metric(
@@ -82,12 +82,12 @@ SCORE_SIGNAL_SEEN = Metric(
 )  # fmt: skip
 ABORTED_RECENT_MEDIAN = Metric(
     "dfx_aborted_recent_median", "gauge", "ratio", PER_NODE,
-    "Share of a step's samples that were given up, median of the newest 8 steps that told one.",
+    "Share of a step's samples that were aborted, median of the latest 8 steps that reported one.",
     "derived",
 )  # fmt: skip
 ABORTED_RISE = Metric(
     "dfx_aborted_rise_ratio", "gauge", "ratio", PER_NODE,
-    "dfx_aborted_recent_median less that of the first 8 steps that told one.", "derived",
+    "dfx_aborted_recent_median minus the median of the first 8 steps that reported one.", "derived",
 )  # fmt: skip
 SIGNAL_LATCHED = Metric(
     "dfx_signal_latched", "gauge", "", PER_NODE,

@@ -14,9 +14,10 @@ from dfx_agent.snapshot import Histogram
 Kind = Literal["gauge", "counter", "info", "histogram"]
 MetricSource = Literal["native", "shim", "device", "derived", "agent", "engine"]
 
-# whose row ``value`` takes, and with it the first labels: an AgentRow (none), a RunRow (run, node),
-# a RankRow (run, role, rank) of any process, of one that sends records, or of one whose guest keeps
-# times, a DeviceMemory (run, role, rank, device), or an EngineFacts (run, node, replica, dp_rank)
+# the row that ``value`` receives, and with it the first labels: an AgentRow (none), a RunRow (run,
+# node), a RankRow (run, role, rank) of any process, of one that sends records, or of one whose
+# guest measures times, a DeviceMemory (run, role, rank, device), or an EngineFacts (run, node,
+# replica, dp_rank)
 Subject = Literal["agent", "run", "rank", "sender", "guest", "device", "engine"]
 # None has no series; a dict is by the metric's further labels; a histogram of that kind alone
 Values = float | Histogram | None | dict[tuple[str, ...], float]

@@ -9,8 +9,8 @@ GRAD_NORM = Metric(
 )  # fmt: skip
 LOSS = Metric(
     "dfx_loss", "gauge", "", (*PER_RANK, "model"),
-    "Loss of the newest step: the sum of what backward() was called on since the step before, as "
-    "the job scales it.", "shim",
+    "Loss of the latest step: the sum of the values that backward() was called on since the step "
+    "before, as the job scales them.", "shim",
 )  # fmt: skip
 MICRO_BATCHES = Metric(
     "dfx_micro_batches", "counter", "", PER_RANK, "Backward passes.", "shim",

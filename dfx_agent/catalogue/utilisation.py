@@ -46,26 +46,26 @@ def _flops(rank: RankRow) -> dict[tuple[str, ...], float]:
 
 MFU = Metric(
     "dfx_rank_mfu_ratio", "gauge", "ratio", (*PER_RANK, "stage", "peak_source"),
-    "Model FLOPs of the stage in the rank's newest step / (peak FLOP/s of its device x time in "
+    "Model FLOPs of the stage in the rank's latest step / (peak FLOP/s of its device x time in "
     "which the stage was open, waits included); peak_source is table or override.", "derived",
     of="guest", value=_mfu_by_stage,
 )  # fmt: skip
 STEP_MFU = Metric(
     "dfx_rank_step_mfu_ratio", "gauge", "ratio", (*PER_RANK, "peak_source"),
-    "Model FLOPs of the rank's newest step / (peak FLOP/s of its device x wall time of the step).",
+    "Model FLOPs of the rank's latest step / (peak FLOP/s of its device x wall time of the step).",
     "derived",
     of="guest", value=_mfu_of_step,
 )  # fmt: skip
 MFU_UNKNOWN = Metric(
     "dfx_rank_mfu_unknown", "gauge", "", (*PER_RANK, "reason"),
-    "1 for a rank of which a model was met and no MFU is known; reason says why.", "derived",
+    "1 for a rank with a detected model and without an MFU; reason says why.", "derived",
     of="guest", value=lambda rank: (
         {(rank.work.reason,): 1.0} if rank.work and rank.work.reason else {}
     ),
 )  # fmt: skip
 FLOPS_RATE = Metric(
     "dfx_rank_stage_model_flops_per_second", "gauge", "", (*PER_RANK, "stage"),
-    "Model FLOPs of the stage in the rank's newest step / time in which the stage was open.",
+    "Model FLOPs of the stage in the rank's latest step / time in which the stage was open.",
     "derived",
     of="guest", value=_flops_per_second,
 )  # fmt: skip

@@ -12,8 +12,8 @@ RUN_STATE = Metric(
 )  # fmt: skip
 INCIDENT_BEGIN = Metric(
     "dfx_incident_begin_timestamp_seconds", "gauge", "seconds", _INCIDENT,
-    "Unix time at which a problem began that is told now, by a verdict, an alert, or both; only "
-    "an earlier event moves it. One series per rank to blame; rank is empty for none.",
+    "Unix time at which a problem began that a verdict, an alert or both report now; only an "
+    "earlier event moves it. One series per rank to blame; rank is empty for none.",
     "derived",
 )  # fmt: skip
 INCIDENT_STEP = Metric(

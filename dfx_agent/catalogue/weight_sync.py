@@ -27,8 +27,8 @@ def _of_sender(rank: RankRow) -> dict[tuple[str, ...], float] | None:
 UPDATE_SECONDS = Metric(
     "dfx_weight_update_seconds", "gauge", "seconds", (*PER_RANK, "part", "receiver"),
     "Time of the last weight sync by part (pause, gather, transfer, load, resume), waits included: "
-    "of the sender's stages weight_sync_PART, and what frameworks tell. receiver: of that one "
-    "alone; empty: of the sender, or of all.", "derived",
+    "from the sender's stages weight_sync_PART, and from values that frameworks report. receiver: "
+    "time of this receiver only; empty: of the sender, or of all.", "derived",
     of="guest", value=_of_sender,
 )  # fmt: skip
 BYTES = native(

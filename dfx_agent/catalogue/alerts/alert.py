@@ -120,7 +120,7 @@ class Inhibition:
 
 
 def inhibitions(alerts: Iterable[Alert]) -> list[Inhibition]:
-    """What the catalogue says, and that a page speaks for the warning of its own name."""
+    """Inhibitions of the catalogue; a critical alert also inhibits the warning of its own name."""
     known = list(alerts)
     warnings = {alert.name for alert in known if alert.severity == "warning"}
     made: list[Inhibition] = []
@@ -133,9 +133,10 @@ def inhibitions(alerts: Iterable[Alert]) -> list[Inhibition]:
 
 
 def inhibited(firing: Sequence[Alert], rules: Iterable[Inhibition]) -> set[int]:
-    """Places in ``firing``, alerts with equal ``EQUAL``, of those that another one speaks for.
+    """Positions in ``firing`` of the alerts that another firing alert inhibits.
 
-    As in Alertmanager, one that is inhibited itself goes on inhibiting.
+    All alerts in ``firing`` have the same ``EQUAL`` labels. As in Alertmanager, an inhibited alert
+    still inhibits others.
     """
     active = [rule for rule in rules if any(rule.starts_from(alert) for alert in firing)]
     return {i for i, alert in enumerate(firing) if any(rule.reaches(alert) for rule in active)}

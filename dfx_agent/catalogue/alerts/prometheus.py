@@ -42,7 +42,7 @@ route:
       repeat_interval: 1m
     - receiver: nobody
       matchers: [severity="info"]
-    # those that one of them speaks for are told in the same moment
+    # wait 1 s: an alert and the alerts that it inhibits arrive at the same moment
     - receiver: pager
       matchers: [severity="critical"]
       group_wait: 1s

@@ -42,11 +42,11 @@ def _section(same: list[Alert]) -> Iterator[str]:
 
 def _occurrence(alert: Alert) -> Iterator[str]:
     lasting = f", for {seconds_text(alert.for_seconds)}" if alert.for_seconds else ""
-    kept = f", kept {seconds_text(alert.keep_seconds)}" if alert.keep_seconds else ""
+    kept = f", held for {seconds_text(alert.keep_seconds)}" if alert.keep_seconds else ""
     yield f"*{alert.severity}*: {alert.summary}{lasting}{kept}. Board `{alert.board}`.\n"
     yield f"```promql\n{promql(alert.condition)}\n```\n"
     if alert.inhibits:
-        yield f"Speaks for: {', '.join(alert.inhibits)}.\n"
+        yield f"Inhibits: {', '.join(alert.inhibits)}.\n"
     found = {threshold.key: threshold for threshold in thresholds_in(alert)}
     if found:
         yield "| threshold | default | the alert comes when |\n|---|---|---|"

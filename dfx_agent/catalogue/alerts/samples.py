@@ -18,7 +18,7 @@ REWARD_IMPROVING = "reward_improving"
 Sample = tuple[Metric, Mapping[str, str], float]
 _Rows = tuple[tuple[Mapping[str, str], float], ...]
 
-# metric, labels beside the signal's name, which of the row's values
+# metric, labels in addition to the signal's name, attribute of the row
 _OF_SIGNAL: tuple[tuple[Metric, Mapping[str, str], Callable[[Any], float | None]], ...] = (
     (signals.SIGNAL_VALUE, {}, attrgetter("value")),
     (signals.SIGNAL_Z, {}, attrgetter("z")),

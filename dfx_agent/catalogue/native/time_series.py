@@ -1,7 +1,7 @@
 """Scalars over steps: one series per native key of a run, merged over ranks, bounded.
 
-Values of the newest steps are kept by rank and merged when somebody asks; older steps keep their
-mean. A run logs far more often than people look.
+Values of the latest steps are stored by rank and merged on request. Only the mean of older steps is
+stored. A run logs far more often than people read the values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Series:
     means: array[float] = field(default_factory=lambda: array("d"))  # without the recent steps
     recent: dict[int, dict[str, float]] = field(default_factory=dict)
     attempt: int = 0
-    # of ranks that were let go, by recent step
+    # of removed ranks, by recent step
     dropped: dict[int, Moments] = field(default_factory=dict)
 
     def moments(self, step: int) -> Moments:
@@ -81,7 +81,7 @@ class ScalarStore:
         known[rank] = value
 
     def let_go(self, rank: str) -> None:
-        """Its values stay in the means; they are not kept by its name any more."""
+        """Moves the values of an ended rank into the means; they are no longer stored by rank."""
         for series in self._series.values():
             for step, ranks in series.recent.items():
                 value = ranks.pop(rank, None)
@@ -90,7 +90,7 @@ class ScalarStore:
                     series.dropped[step] = one if before is None else before.merge(one)
 
     def latest(self, key: str) -> tuple[int, Moments] | None:
-        """(step, moments over ranks) of the newest step; None when nothing is left."""
+        """(step, moments over ranks) of the latest step; None when nothing is left."""
         series = self._series[key]
         if not series.steps:
             return None
@@ -105,7 +105,7 @@ class ScalarStore:
         return tuple(series.steps), (*series.means, *newest)
 
     def after(self, step: int | None) -> dict[int, dict[str, float]]:
-        """Step -> key -> mean, of the steps after ``step``; of all that are kept for None."""
+        """Step -> key -> mean, of the steps after ``step``; None: of all stored steps."""
         found: dict[int, dict[str, float]] = {}
         for key, series in self._series.items():
             first = 0 if step is None else bisect_right(series.steps, step)

@@ -83,10 +83,11 @@ HOST_LEAK = Alert(
         meaning="The process's anonymous memory grows step after step, and at this pace the limit "
         "of its control group, or the host's memory, is reached within 10,000 steps or an hour.",
         impact="The kernel kills the process when the limit is reached.",
-        diagnosis="`dfx-agent diagnose` says which limit, and in how many steps. Which ranks: all "
-        "of them (the loop keeps tensors or metrics), or one (its data worker or a cache)? Look "
-        "for lists that only grow, and for results kept with their graph.",
-        mitigation="Detach what is kept, and plan a restart from a checkpoint before the node is "
+        diagnosis="`dfx-agent diagnose` names the limit and the number of steps left. Growth on "
+        "all ranks: the training loop stores tensors or metrics. Growth on one rank: its data "
+        "worker or a cache. Look for lists that only grow, and for stored results that hold their "
+        "graph.",
+        mitigation="Detach stored tensors, and plan a restart from a checkpoint before the node is "
         "full. Call `malloc_trim(0)` or lower MALLOC_ARENA_MAX only where `dfx-agent diagnose` "
         "says that glibc would give memory back.",
     ),
@@ -109,10 +110,10 @@ NOT_GIVEN_BACK = Alert(
         "out of memory when it wakes up.",
         diagnosis="`dfx-agent diagnose` says how much, on which ranks. Look at what was allocated "
         "and reserved after offloading on the board: reserved alone is the allocator's cache, "
-        "allocated is tensors that somebody still refers to.",
-        mitigation="Call torch.cuda.empty_cache() after offloading; let go of what still refers to "
-        "tensors (gradients, optimizer states, graphs); make sure that an exception between sleep "
-        "and wake-up does not skip the sleep.",
+        "allocated is tensors that the job still refers to.",
+        mitigation="Call torch.cuda.empty_cache() after offloading. Remove references to tensors "
+        "(gradients, optimizer states, graphs). Make sure that an exception between sleep and "
+        "wake-up does not skip the sleep.",
     ),
     listing=Listing(
         series(memory.GPU_STAGE_RESERVED, stage="rollout"),

@@ -111,11 +111,11 @@ RUN_VANISHED = Alert(
         f" unless on (job, run) max by (job, run) ({per_rank.RANK_UP.sample_name})",
         (per_rank.RANK_UP, agent.JOB_ENDED),
     ),
-    "A run was there, and it went together with its agents",
+    "A run disappeared together with its agents",
     Runbook(
-        meaning="Ranks of the run lived when they were last seen, within the last half hour; now "
-        "no agent reports the run and the agents that did are gone. A run whose end an agent has "
-        "told, orderly or not, does not come here.",
+        meaning="Ranks of the run were alive at their last report, within the last half hour. Now "
+        "no agent reports the run, and the agents that reported it are gone. The alert does not "
+        "fire if an agent has reported the end of the run, normal or not.",
         impact="Probably a node was lost and the job with it.",
         diagnosis="Is the node up? Ask the scheduler about the job. `dfx-agent run` ends with its "
         "job: it waits for one more scrape, at most linger_seconds (60). Is the scrape interval "

@@ -85,7 +85,7 @@ EVENT_LOOP_TOLD_LATE = Alert(
         "the loop.",
         mitigation="Move the code to a thread or a process (`asyncio.to_thread`, an executor).",
     ),
-    listing=Listing(_TOLD_LAG, "{value:.3g} s at most in the newest step"),
+    listing=Listing(_TOLD_LAG, "{value:.3g} s at most in the latest step"),
     board=_BOARD,
 )
 LEARNER_STARVED = Alert(
@@ -115,10 +115,10 @@ ROLLOUT_STALE = Alert(
     _has_grown("stale samples"),
     "More samples than before are too old to be trained on",
     Runbook(
-        meaning="In the newest steps more groups than before were thrown away because the weights "
-        "that made them are too old.",
-        impact="The engines work for nothing: so many groups of each step are lost, and what is "
-        "left is biased to short answers.",
+        meaning="In the latest steps more groups than before were discarded because the weights "
+        "that generated them are too old.",
+        impact="Rollout work is wasted: these groups are lost in each step, and the remaining "
+        "groups are biased to short answers.",
         diagnosis="Where does the lag arise (board): in flight points at long or slow requests, in "
         "the queue at more rollouts in flight than the learner takes. Did the learner become "
         "faster, or groups slower?",
@@ -135,9 +135,9 @@ ENGINE_DEGRADED = Alert(
     _is_found("slow engine", "still engine", "lost engine"),
     "A rollout replica is much slower than the others, moves nothing, or is gone",
     Runbook(
-        meaning="One replica takes longer for a token than the others that serve the same model, "
-        "all along and not once; or it holds requests and has moved none of them while the others "
-        "went on.",
+        meaning="One replica permanently takes longer per token than the other replicas of the "
+        "same model. Or it holds requests and has processed none of them while the other replicas "
+        "continued.",
         impact="Groups wait for their slowest sample: the learner starves, samples grow stale, "
         "clients time out.",
         diagnosis="`dfx-agent diagnose` names the replica and by how much. Clocks, heat and "

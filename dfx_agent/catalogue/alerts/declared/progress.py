@@ -19,11 +19,11 @@ _TOKEN_RATIO = Threshold(
 )  # fmt: skip
 _SPIKE_RATIO = Threshold(
     "token_spike_ratio", 3, "",
-    "the newest step has more than so many times the tokens of the median of the 32 before",
+    "the latest step has more than so many times the tokens of the median of the 32 before",
 )  # fmt: skip
 _IMBALANCE_RATIO = Threshold(
     "token_imbalance_ratio", 1.5, "",
-    "one rank has more than so many times the mean rank's tokens in most of the newest 8 steps",
+    "one rank has more than so many times the mean rank's tokens in most of the latest 8 steps",
 )  # fmt: skip
 _MORE_TOKENS = "more tokens"
 _STALLED_SECONDS = 60
@@ -53,7 +53,7 @@ STEP_STALLED = Alert(
         "takes, or in another collective; or nothing has moved in the whole run.",
         impact="No step ends until somebody acts; the job's own time-out may be half an hour away.",
         diagnosis="`dfx-agent diagnose` names the rank, the stage, the collective and shows the "
-        "stacks; the evidence is kept in DIR/evidence (`dfx-agent report`).",
+        "stacks; the evidence is stored in DIR/evidence (`dfx-agent report`).",
         mitigation="Save the evidence, then restart from the latest checkpoint. The same rank or "
         "node again: take the node out.",
     ),
@@ -123,7 +123,7 @@ STRAGGLER = Alert(
     Unless(_IS_SLOW, _HAS_MORE_TOKENS),
     "One rank makes the others wait, and not for its tokens",
     Runbook(
-        meaning="In most of the newest steps the same rank arrived last, by more than ranks "
+        meaning="In most of the latest steps the same rank arrived last, by more than ranks "
         "normally differ, and its tokens do not explain it.",
         impact="Every other rank pays the difference at every step.",
         diagnosis="The cause label and `dfx-agent diagnose` say where the time is: a slower stage "
@@ -140,7 +140,7 @@ RANK_IMBALANCE = Alert(
     Every((_IS_SLOW, _HAS_MORE_TOKENS)),
     "One rank makes the others wait because it has more tokens",
     Runbook(
-        meaning="In most of the newest steps the same rank had more tokens than the others, and "
+        meaning="In most of the latest steps the same rank had more tokens than the others, and "
         "they explain most of the time that the others wait.",
         impact="Every other rank pays the difference at every step.",
         diagnosis="See tokens by rank: long prompts on one rank (sharding), or batches that are "
@@ -177,7 +177,7 @@ TOKEN_SPIKE = Alert(
     Compare(series(performance.LATEST_TOKENS_RATIO), ">", _SPIKE_RATIO),
     "One step has far more tokens than those before",
     Runbook(
-        meaning="The newest step had far more tokens than the median of the 32 steps before. A "
+        meaning="The latest step had far more tokens than the median of the 32 steps before. A "
         "single step may be chance: DfxTokenRunaway says when it lasts.",
         impact="The step takes longer, and its peak of memory is higher: it may be the one that "
         "runs out of memory.",
@@ -196,7 +196,7 @@ TOKEN_IMBALANCE = Alert(
     Compare(series(performance.TOKEN_IMBALANCE), ">", _IMBALANCE_RATIO),
     "One rank has far more tokens than the others",
     Runbook(
-        meaning="In most of the newest 8 steps one rank had far more tokens than the mean rank. "
+        meaning="In most of the latest 8 steps one rank had far more tokens than the mean rank. "
         "Whether the others wait for it: DfxRankImbalance.",
         impact="None while something else bounds the step; else every other rank waits.",
         diagnosis="See tokens by rank: long prompts on one rank, or batches that are balanced by "

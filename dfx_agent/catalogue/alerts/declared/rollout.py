@@ -31,7 +31,7 @@ _RUNBOOK = Runbook(
     mitigation="Raise the limit for reasoning that is unfinished; for repetition, treat it as a "
     "divergence: roll back and lower the learning rate.",
 )
-_MEDIAN = Listing(_TRUNCATION_MEDIAN, "{value:.2g} of the responses of the newest 8 steps")
+_MEDIAN = Listing(_TRUNCATION_MEDIAN, "{value:.2g} of the responses of the latest 8 steps")
 
 DEGRADED = Alert(
     "DfxRolloutDegraded",
@@ -55,7 +55,7 @@ ABORTED = Alert(
     Compare(series(signals.ABORTED_RECENT_MEDIAN), ">", _ABORTED),
     "Many samples of the rollout are aborted",
     Runbook(
-        meaning="Over the newest 8 steps the median step gave up a large share of its samples "
+        meaning="Over the latest 8 steps the median step aborted a large share of its samples "
         "(time-outs, errors of tools or of the rollout engine, empty responses).",
         impact="The step trains on what is left: fewer samples, and often the easy ones only.",
         diagnosis="Look at the reason in the label why of dfx_aborted_ratio, at the rollout "
@@ -64,7 +64,7 @@ ABORTED = Alert(
     ),
     inhibits=("DfxRolloutAbortsRise",),
     listing=Listing(
-        series(signals.ABORTED_RECENT_MEDIAN), "{value:.2g} of the samples of the newest 8 steps"
+        series(signals.ABORTED_RECENT_MEDIAN), "{value:.2g} of the samples of the latest 8 steps"
     ),
 )
 BROKEN = Alert(
@@ -99,8 +99,8 @@ ABORTS_RISE = Alert(
     Compare(series(signals.ABORTED_RISE), ">", _ABORTED_RISE),
     "More samples of the rollout are aborted than at the start",
     Runbook(
-        meaning="The median step of the newest 8 gave up a larger share of its samples than that "
-        "of the first 8. DfxRolloutAborted says when the share is high.",
+        meaning="The median of the latest 8 steps aborted a larger share of its samples than the "
+        "median of the first 8. DfxRolloutAborted says when the share is high.",
         impact="The step trains on fewer samples, and often on the easy ones.",
         diagnosis="Look at the label why of dfx_aborted_ratio, and since when the share rises: did "
         "responses become longer, or an engine or a tool slower?",

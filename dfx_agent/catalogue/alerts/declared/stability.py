@@ -37,7 +37,7 @@ _BLOW_UP_STEPS = Threshold(
 )  # fmt: skip
 _SPIKE_STEPS = Threshold(
     "spike_steps", 3, "steps",
-    "so many of the newest 64 steps were 1000 times and 10 sigma above the baseline of KL, "
+    "so many of the latest 64 steps were 1000 times and 10 sigma above the baseline of KL, "
     "gradient norm or loss",
 )  # fmt: skip
 _ENTROPY_FALL_STEPS = Threshold(
@@ -71,19 +71,19 @@ _LENGTH_RATIO = Threshold(
 )
 _REFERENCE_KL_RATIO = Threshold(
     "reference_kl_drift_ratio", 20, "",
-    "the median KL to the reference is more than so many times that at the start, of which less "
-    "than 0.03 nats counts as 0.03",
+    "the median KL to the reference is more than so many times that at the start; a start below "
+    "0.03 nats counts as 0.03",
 )  # fmt: skip
 _IDENTICAL_STEPS = Threshold(
     "identical_score_steps", 8, "steps", "all samples of a step scored the same for so many steps"
 )
 _NONFINITE_STEPS = Threshold(
     "nonfinite_gradient_steps", 2, "steps",
-    "so many of the newest 5 steps had a gradient norm that is NaN or Inf",
+    "so many of the latest 5 steps had a gradient norm that is NaN or Inf",
 )  # fmt: skip
 # why a divergence is found: a gradient scaler leaves out every update
 NO_UPDATE = "NaN or Inf, no update is made"
-# a page outlives an agent that is restarted; the agent itself keeps it by its latch
+# a page continues through a restart of the agent; the running agent holds it with its latch
 _KEEP_PAGE_SECONDS = 1800
 _KEEP_SECONDS = 900
 # a median of 8 steps that hovers about the limit is one drift
@@ -111,7 +111,7 @@ _ONSETS = Listing(
     series(signals.SYMPTOM_ONSET, symptom=FAMILIES), "{symptom} {direction} since step {value:.0f}"
 )
 _NONFINITE_WHERE = Listing(
-    series(signals.NONFINITE_STEPS), "{where}: {value:.0f} of the newest 5 steps"
+    series(signals.NONFINITE_STEPS), "{where}: {value:.0f} of the latest 5 steps"
 )
 _SINGLES = {
     "DfxSymptomKl": ("divergence", "policy, reference or mismatch KL or the clip fraction rose"),
@@ -137,7 +137,7 @@ _UNSTABLE_RUNBOOK = Runbook(
     meaning="Two families of training signals left their baselines within 10 steps.",
     impact="Often harmless by itself; real collapses pass through this state first.",
     diagnosis="See which families and since which step; compare with the evaluation score.",
-    mitigation="Watch. Make sure that a checkpoint before the onset is kept.",
+    mitigation="Watch. Make sure that a checkpoint before the onset is preserved.",
 )
 _SINGLE_RUNBOOK = Runbook(
     meaning="One family of training signals left its own baseline.",
@@ -229,7 +229,7 @@ ENTROPY_DRIFT = Alert(
     Compare(series(signals.DRIFT_RATIO, signal="entropy"), ">", _ENTROPY_RATIO),
     "Entropy is more than 5 times what it was at the start",
     Runbook(
-        meaning="The median entropy of the newest 8 steps is more than 5 times that of the first.",
+        meaning="The median entropy of the latest 8 steps is more than 5 times that of the first.",
         impact="Slow growth escapes the step-to-step detector; it ends in noise instead of text.",
         diagnosis="Read samples: are they longer, repetitive, in mixed languages?",
         mitigation="Lower the entropy bonus or the learning rate; strengthen the reference KL.",
@@ -243,7 +243,7 @@ LENGTH_DRIFT = Alert(
     Compare(series(signals.DRIFT_RATIO, signal="response_length"), ">", _LENGTH_RATIO),
     "Responses are more than twice as long as at the start",
     Runbook(
-        meaning="The median response length of the newest 8 steps is more than twice that of the "
+        meaning="The median response length of the latest 8 steps is more than twice that of the "
         "first.",
         impact="Steps become slower and memory peaks higher; truncation follows.",
         diagnosis="Does the score rise with the length? Are long responses finished or repetitive?",
@@ -260,7 +260,7 @@ REFERENCE_KL_DRIFT = Alert(
     Compare(series(signals.DRIFT_RATIO, signal="ref_kl"), ">", _REFERENCE_KL_RATIO),
     "KL to the reference is more than 20 times what it was at the start",
     Runbook(
-        meaning="The median KL to the reference model of the newest 8 steps is more than 20 times "
+        meaning="The median KL to the reference model of the latest 8 steps is more than 20 times "
         "that of the first, and more than 0.6 nats.",
         impact="The policy is another model than the one it started from: what the reward does not "
         "ask for may be lost, and a KL penalty becomes most of the loss.",
