@@ -134,8 +134,8 @@ def notifications() -> Any:
     panel = lines(
         "Notifications of the agents, per second",
         "What the agents deliver themselves (--alertmanager, --webhook). Failed and dropped at 0 "
-        "are normal; failed: the receiver is away, it is tried again; dropped: nobody was told. "
-        "Evaluations go on as long as an agent watches its rules.",
+        "are normal; failed: the receiver did not answer, the agent retries; dropped: not "
+        "delivered. Evaluations continue as long as an agent evaluates its rules.",
         "none",
     )
     for ref, name, metric in (

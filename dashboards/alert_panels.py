@@ -35,7 +35,7 @@ SEVERITIES = values(
 
 
 def loud() -> str:
-    """Those that somebody is told of; what is only informative has panels of its own."""
+    """Alerts that are delivered; informative alerts have panels of their own."""
     return of_run(ALERT_ACTIVE, severity="~critical|warning")
 
 
@@ -81,9 +81,9 @@ def alerts(board: str) -> Any:
 def history() -> Any:
     panel = states(
         "Alerts over time",
-        "When each alert fired, as the agent found it and, where its rules are loaded, as "
-        "Prometheus did (yellow: waiting for its time to pass). Both should agree; one line "
-        f"'{NOTHING}' is normal. Who delivers is told by `--alertmanager` and by prometheus.yml.",
+        "When each alert fired: evaluated by the agent and, if its rules are loaded, by Prometheus "
+        "(yellow: condition true, `for` not over). Both should agree; one line "
+        f"'{NOTHING}' is normal. `--alertmanager` and prometheus.yml set which one delivers.",
         [values(("0", "calm", GREEN), ("1", "pending", YELLOW), ("2", "FIRING", RED))],
     )
     panel.with_target(query(f"2 * {by('alertname', 'max', of_run(ALERT_ACTIVE))}", "{{alertname}}"))

@@ -57,8 +57,8 @@ def groups() -> Any:
 def samples() -> Any:
     panel = lines(
         "Samples at each boundary",
-        "Samples that crossed a boundary in the newest step, all ranks together. The same number "
-        "at every boundary is normal; less at a later one is a filter, or samples that were lost.",
+        "Samples that crossed a boundary in the latest step, all ranks together. The same number "
+        "at every boundary is normal; fewer at a later boundary: a filter, or lost samples.",
         "none",
     )
     crossed = by("boundary", "sum", of_run(ledger.SAMPLES))

@@ -40,10 +40,10 @@ def _best(first: Metric, second: Metric, labels: str, aggregation: str) -> str:
 def stage_matrix() -> Any:
     panel = cells(
         "Devices busy: rank × stage",
-        "SM activity in each stage, mean of 15 minutes; utilisation where the device does not tell "
-        "it, which is higher. A stage that computes is above 40 %. A low column is a stage that "
-        "waits for something else; one low cell is a rank with less to do, or a device that is "
-        "held down.",
+        "SM activity in each stage, mean of 15 minutes. If the device does not report SM activity, "
+        "utilisation, which is higher. A stage that computes is above 40 %. A low column is a "
+        "stage that waits for something else; one low cell is a rank with less work, or a "
+        "throttled device.",
         "percentunit",
     )
     text = _best(devices.STAGE_SM_ACTIVE, devices.STAGE_UTILIZATION, "rank, stage", "avg")
@@ -60,8 +60,8 @@ def stage_matrix() -> Any:
 def stage_bars() -> Any:
     panel = bars(
         "Devices busy by stage",
-        "The same over all ranks. Where rollout is low and the engines have requests, the time "
-        "goes to something beside the device: tokenizer, network, Python.",
+        "The same over all ranks. If rollout is low and the engines have requests, the time is "
+        "spent outside the device: tokenizer, network, Python.",
         "percentunit",
     )
     text = _best(devices.STAGE_SM_ACTIVE, devices.STAGE_UTILIZATION, "stage", "avg")
@@ -85,8 +85,8 @@ def held_down() -> Any:
 def driver_memory() -> Any:
     panel = lines(
         "In use on each device, by its driver",
-        "Of what the device has, whoever uses it: allocator, contexts, communication buffers and "
-        "engines. What it has above the allocators is not freed by emptying their caches.",
+        "Share of the device's memory, all users together: allocator, contexts, communication "
+        "buffers and engines. Emptying the allocators' caches does not free the other parts.",
         "percentunit",
     )
     used, total = (

@@ -121,7 +121,7 @@ def bubble_now() -> Any:
     panel = trend(
         "Bubble",
         "Share of rank time in which nothing was computed: waiting or idle. Synchronous training "
-        "of equal ranks stays below 20 %. When it is high, see who waits for whom below.",
+        "of equal ranks stays below 20 %. When it is high, see below which ranks wait.",
         "percentunit",
     )
     return panel.with_target(query(by("role", "max", recent(of_role(performance.BUBBLE_RATIO)))))
@@ -130,9 +130,9 @@ def bubble_now() -> Any:
 def timeline() -> Any:
     panel = states(
         "Stages of each rank",
-        "A stretch of colour is a stage; a rank whose stretch is longer than those above and below "
+        "A bar of one colour is a stage; a rank with a longer bar than the ranks above and below "
         "it is late. Idle is dark; waiting inside a stage has the stage's colour (see the shares "
-        f"below). Of repeats within a step the last four are kept. {NEED_INTERVAL}",
+        f"below). Only the last four repeats within a step are shown. {NEED_INTERVAL}",
         [stage_map()],
     )
     stamps = as_table(query(f"({when_new(of_ranks(performance.STAGE_START))}) * 1000"))
@@ -162,10 +162,10 @@ def lanes() -> Any:
 
 
 def when_new(stamps: str) -> str:
-    """Stamps of the last four query steps, and all at the left edge: 8 ranks cost 50,000 rows else.
+    """Stamps of the last four query steps, and all at the left edge; else 8 ranks need 50,000 rows.
 
-    The newest is seen one scrape and one step after the event at the latest; four steps forgive
-    two failed scrapes.
+    The latest stamp is visible at most one scrape and one step after the event; four steps
+    tolerate two failed scrapes.
     """
     seconds = "$__interval_ms / 1000"
     at_left_edge = f"(vector(time()) < $__from / 1000 + 2 * {seconds})"
@@ -227,8 +227,8 @@ def time_shares() -> Any:
     idle = by("role", "sum", rate(of_role(per_rank.IDLE_SECONDS)))
     panel = stacked(
         "Share of the ranks' time",
-        "Everything adds up to 100 % (more where stages overlap). Waiting above 20 % is money: "
-        "'Each rank' below tells for whom.",
+        "All shares add up to 100 % (more where stages overlap). Waiting above 20 % is expensive: "
+        "'Each rank' below shows the cause.",
         "percentunit",
     ).max(1)
     panel.with_target(query(f"{stages} / {wall}", "{{stage}}"))
@@ -333,8 +333,8 @@ def tokens() -> Any:
 def samples() -> Any:
     panel = lines(
         "Samples per second",
-        "Samples of a step / its wall time: as the framework tells them, else as the shape ledger "
-        "or the model sees them. The number to compare two settings by; when it falls and tokens "
+        "Samples of a step / its wall time: reported by the framework, else counted by the shape "
+        "ledger or the model. Use this number to compare two settings. When it falls and tokens "
         "per second do not, answers became longer.",
         "short",
     )

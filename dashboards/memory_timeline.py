@@ -67,7 +67,7 @@ def board() -> Board:
         8, (9, device_panels.driver_memory()), (7, device_panels.stage_memory()),
         (8, device_panels.shared_memory()),
     )  # fmt: skip
-    made.folded("More: what the C library keeps of the host's memory")
+    made.folded("More: host memory retained by the C library")
     made.line(8, (24, heap()))
     return made
 
@@ -81,9 +81,9 @@ def host_verdict() -> Any:
     panel = tiles(
         "Host memory grows, per step",
         "Median growth of anonymous memory per step, over 64 steps: the fastest rank, and the "
-        "median rank. Below 0.5 MiB is normal after warm-up. Above, in both: a leak in code that "
-        "all ranks run (lists of tensors, data loader workers, logs kept in memory); above in one "
-        "alone: its data or its role.",
+        "median rank. Below 0.5 MiB is normal after warm-up. Both above: a leak in code that all "
+        "ranks run (lists of tensors, data loader workers, logs in memory). Only the fastest rank "
+        "above: its data or its role.",
         "bytes",
     )
     panel.with_target(instant(f"topk(1, {slope})", "rank {{rank}}"))
@@ -133,9 +133,9 @@ def steps_to_limit() -> Any:
     left = f"min({room} / on ({DEVICE}) (({growth} > 1e3) * on (role) group_left () {step}))"
     panel = tiles(
         "Steps until a device is full",
-        "If reserved memory goes on as in the last 10 minutes, from the highest that it or a stage "
-        "had. 'does not grow' is normal; below "
-        "500: find the stage whose peak grows below, before it fails at night.",
+        "If reserved memory grows as in the last 10 minutes, from its highest value or the highest "
+        "peak of a stage. 'does not grow' is normal. Below 500: find below the stage with the "
+        "growing peak before the job runs out of memory.",
         "none",
     )
     still = f"(0 * max({of_devices(memory.GPU_RESERVED)}) + {NEVER:.0f})"
@@ -174,8 +174,8 @@ def host_memory() -> Any:
 def host_growth() -> Any:
     panel = lines(
         "Growth per step",
-        "Median growth over the newest 64 steps, of the 16 fastest ranks. Around 0 is normal; all "
-        "ranks above it is code, one rank is its data or its role (rank 0 logs and saves).",
+        "Median growth over the latest 64 steps, of the 16 ranks that grow fastest. Around 0 is "
+        "normal. All ranks above 0: the code; one rank: its data or role (rank 0 logs and saves).",
         "bytes",
     )
     slope = by("rank", "max", of_ranks(memory.HOST_SLOPE))
@@ -275,8 +275,8 @@ def fragmentation() -> Any:
 def gap() -> Any:
     panel = lines(
         "Gap: reserved minus allocated",
-        "Bytes that the allocator keeps and no tensor uses, largest over the devices. They are "
-        "lost to the rollout engine, which shares the device.",
+        "Bytes that the allocator has reserved and no tensor uses, largest over the devices. The "
+        "rollout engine, which shares the device, cannot use them.",
         "bytes",
     )
     both = (by(DEVICE, "max", of_ranks(m)) for m in (memory.GPU_RESERVED, memory.GPU_ALLOCATED))
@@ -350,7 +350,7 @@ def communication() -> Any:
         "bytes",
     )
     text = f"max({recent(of_ranks(memory.GPU_COMMUNICATION))}) or {absent(memory.GPU_LIMIT)}"
-    panel.with_target(instant(text, "estimated")).no_value("not told")
+    panel.with_target(instant(text, "estimated")).no_value("not reported")
     panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", NO_DEVICE, GREY))])
     return panel.color_scheme(by_threshold()).thresholds(limits(GREY, (0, GREEN)))
 
@@ -369,10 +369,10 @@ def retries() -> Any:
 
 def heap() -> Any:
     panel = lines(
-        "glibc's heap: given out, kept, and what malloc_trim would give back",
-        "Of the rank that has most. Kept memory was freed and is still resident: normal up to some "
-        "hundred MiB. Only what malloc_trim would give back can be had again; a heap that is given "
-        "out and grows is a leak.",
+        "glibc's heap: allocated, retained, and released by malloc_trim",
+        "Of the rank with the largest heap. Retained memory was freed and is still resident: "
+        "normal up to some hundred MiB. Only the part that malloc_trim releases is available "
+        "again. An allocated heap that grows is a leak.",
         "bytes",
     )
     parts = {

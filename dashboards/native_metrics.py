@@ -1,4 +1,4 @@
-"""Native metrics: everything that frameworks tell, a panel for each that the run has."""
+"""Native metrics: all metrics that frameworks report, one panel for each metric of the run."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def names(variable: str, label: str, *, is_counter: bool) -> Any:
 
 def num_unknown() -> Any:
     panel = tiles(
-        "Keys without a name of ours",
-        "What the job logs and no mapping knows, over all ranks. 0 is normal for a framework of "
-        "the list in docs/metrics.md; they are shown on the right under their own names.",
+        "Keys that are not mapped",
+        "Number of keys that the job logs and no mapping contains, over all ranks. 0 is normal for "
+        "a framework of the list in docs/metrics.md. The keys are listed on the right.",
         "none",
     )
     panel.with_target(instant(f"sum({recent(of_run(agent.UNMAPPED_KEYS))})", "keys"))
@@ -109,9 +109,9 @@ def num_unknown() -> Any:
 
 def unknown() -> Any:
     panel = cells(
-        "Keys without a name of ours, with their newest value",
-        "As the job logs them (mean over ranks). An empty table is normal. A metric of your "
-        "framework that should have a name: `--map` gives it one, or tell us.",
+        "Keys that are not mapped, with their latest value",
+        "As the job logs them (mean over ranks). An empty table is normal. To map a metric of your "
+        "framework to a dfx name, use `--map` or open an issue.",
     )
     value = by("role, framework, key", "avg", recent(of_run(agent.NATIVE_METRIC)))
     panel.with_target(as_table(instant(value)))

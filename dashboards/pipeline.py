@@ -53,7 +53,7 @@ PARTS = {"pause": "#e0787c", "gather": "#86e6d5", "transfer": "#58d2fc", "load":
 def board() -> Board:
     made = Board(
         "dfx-pipeline", "dfx: Pipeline", file="dashboards/pipeline.py",
-        about="Who waits for whom in an asynchronous job: engines, tools, queues, learner.",
+        about="Waits in an asynchronous job: engines, tools, queues, learner.",
     )  # fmt: skip
     replicas = engine_panels.replica_variable().include_all(True)
     replicas.current(dm.VariableOption(text="All", value="$__all", selected=True))
@@ -68,7 +68,7 @@ def board() -> Board:
         (7, alert_panels.alerts("dfx-pipeline")),
     )
     made.line(5, (24, history()))
-    made.row("Who waits for whom")
+    made.row("Waits")
     made.line(9, (10, waits()), (7, learner_waits()), (7, queues()))
     made.row("Rollout engines, each replica by itself")
     made.line(8, (8, engine_panels.requests()), (8, engine_panels.busy()),
@@ -96,9 +96,9 @@ def _named(name: str) -> Metric:
 def verdict() -> Any:
     panel = tiles(
         "Bottleneck",
-        "What the agent concludes from the newest steps. 'nothing stands out' is normal: nobody "
-        "waits long for anybody. HELD UP, which is no fault: who and by how much is on the right; "
-        "start there. 'not judged yet': too few steps.",
+        "The agent's verdict on the latest steps. 'nothing stands out' is normal: no component "
+        "waits long for another. HELD UP is no fault: the panel on the right shows the component "
+        "and its cost; start there. 'not judged yet': too few steps.",
         "none",
     )
     now = _states(lately)
@@ -119,10 +119,9 @@ def _states(window: Any) -> str:
 def causes() -> Any:
     panel = cells(
         "What holds it up",
-        "A line for each component that costs time, the most costly on top: by what the pipeline "
-        "is bound, and how much it costs (seconds and groups are of a step; times: as slow as "
-        "others). 'nothing found' is normal. The agent's page has the chain of who waits for "
-        "whom.",
+        "One line per component that costs time, most costly first: what the pipeline is bound by, "
+        "and the cost (seconds and groups per step; times: how many times slower than the others). "
+        "'nothing found' is normal. The agent's page shows the chain of waits.",
     )
     found = by("bound_by, component, unit", "max", lately(of_run(bottleneck.CAUSE_AMOUNT)))
     unsized = by("bound_by, component, unit", "max", lately(of_run(bottleneck.CAUSE_ACTIVE)))
@@ -298,10 +297,10 @@ def dropped() -> Any:
 def sync_parts() -> Any:
     panel = stacked(
         "Weight sync, part by part",
-        "Seconds of the last weight sync: until the engines stand (pause), until one rank has all "
-        "weights (gather), sending them (transfer), until the engines use them (load), and until "
-        "they run again (resume). A long pause is long requests; a long transfer: see which "
-        "receiver, on the right.",
+        "Seconds of the last weight sync: until the engines are paused (pause), until one rank has "
+        "all weights (gather), sending them (transfer), until the engines use them (load), and "
+        "until they run again (resume). A long pause is long requests; for a long transfer, see "
+        "the receivers on the right.",
         "s",
         is_bars=True,
     )
@@ -315,9 +314,9 @@ def sync_parts() -> Any:
 def receivers() -> Any:
     panel = lines(
         "Weight sync of each receiver",
-        "Seconds of all parts, dashed the transfer alone, and what an engine itself says of its "
-        "newest load (SGLang) or half of its updates (vLLM). All alike is normal. One far above "
-        "the others makes all engines stand still for it: look at its network and its node.",
+        "Seconds of all parts; dashed: the transfer only, and what an engine reports for its "
+        "latest load (SGLang) or the median of its updates (vLLM). Equal values are normal. All "
+        "engines wait for a receiver far above the others: check its network and its node.",
         "s",
     )
     each = of_run(weight_sync.UPDATE_SECONDS, receiver="!")
@@ -336,9 +335,9 @@ def receivers() -> Any:
 def loop_lag() -> Any:
     panel = lines(
         "Event loops: lag",
-        "How late a callback of each process' event loop runs, in 1 % of the last minute. Below "
-        "0.1 s is normal. From 0.5 s on requests go out late and answers are taken late, so that "
-        "engines idle: who held the loop stands on the right.",
+        "Delay of a callback in the event loop of each process, in the worst 1 % of the last "
+        "minute. Below 0.1 s is normal. From 0.5 s the process sends requests and reads answers "
+        "late, so that engines idle. The panel on the right shows the code that blocked the loop.",
         "s",
     )
     late = by("role, rank", "max", of_run(event_loop.LAG_SECONDS, stat="p99"))
@@ -352,9 +351,9 @@ def loop_lag() -> Any:
 def holders() -> Any:
     panel = bars(
         "Who held an event loop",
-        "Code that kept a loop from answering in the last minute, for how long: coroutine > "
-        "function > innermost function. Short bars are normal. Move what is long into a thread or "
-        "a process, or cut it.",
+        "Code that blocked an event loop in the last minute, and for how long: coroutine > "
+        "function > innermost function. Short bars are normal. Move code with a long bar into a "
+        "thread or a process, or split it.",
         "s",
     )
     held = by("role, holder", "max", recent(of_run(event_loop.HELD_SECONDS)))

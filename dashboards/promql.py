@@ -42,12 +42,12 @@ def followed_by_agents(expression: str) -> str:
 
 
 def recent(selector: str) -> str:
-    """The newest value, also where the newest scrape failed."""
+    """The latest value, even if the latest scrape failed."""
     return f"last_over_time({selector}[{SCRAPES}])"
 
 
 def lately(selector: str) -> str:
-    """The largest value in the window that the reader chose: a verdict that flickers is kept."""
+    """The largest value in the selected window, so that a short verdict stays visible."""
     return f"max_over_time({selector}[{WINDOW}])"
 
 

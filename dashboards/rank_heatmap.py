@@ -68,7 +68,7 @@ def board() -> Board:
         (3, most_work()), (3, most_tokens()), (3, ranks_up()),
     )  # fmt: skip
     made.line(6, (24, verdict_row.history()))
-    made.row("Who works longer than the others, and who waits for whom")
+    made.row("Ranks that work longer than the others, and ranks that wait")
     made.line(11, (12, work_heatmap()), (12, peers_heatmap()))
     made.line(9, (8, work_bands()), (8, busiest()), (8, work_matrix()))
     made.row("Is it the work, or the rank?")

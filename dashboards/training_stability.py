@@ -105,11 +105,11 @@ def _of_divergence(severity: str) -> str:
 def verdict() -> Any:
     panel = tiles(
         "Training",
-        "The state of the run, as the agent's page says it. Green: judged just now, from enough, "
-        "and nothing fires. One family of signals that leaves its range is context, two are "
-        "unstable: watch. DIVERGING: keep the newest checkpoint before the earliest onset and stop "
-        "or roll back. OTHER PROBLEM: the alerts say which. Grey: something could not be judged "
-        "yet; `dfx-agent diagnose` says what.",
+        "The state of the run, as on the agent's page. Green: judged on recent, sufficient data, "
+        "and no alert fires. One family of signals out of its range is context, two are "
+        "unstable: watch. DIVERGING: save the latest checkpoint before the earliest onset and stop "
+        "or roll back. OTHER PROBLEM: see the alerts. Grey: not everything could be judged yet; "
+        "`dfx-agent diagnose` lists what is missing.",
         "none",
     )
     moved = [
@@ -399,10 +399,10 @@ def prompts() -> Any:
 def nonfinite() -> Any:
     panel = lines(
         "Steps with NaN or Inf, or nothing to learn",
-        "NaN or Inf: how many of the newest 5 steps had one, by place. Any value but 0: stop, and "
-        "look at the step before; 'grad' alone with skipped updates is a gradient scaler at work. "
-        "One score: steps in a row in which all samples scored alike; growing, the task is too "
-        "hard, solved, or the reward function is broken.",
+        "NaN or Inf: how many of the latest 5 steps had one, by place. Any value but 0: stop, and "
+        "check the step before; only 'grad' with skipped updates is a gradient scaler at work. "
+        "One score: steps in a row in which all samples had the same score. If it grows, the task "
+        "is too hard or solved, or the reward function is broken.",
         "none",
     )
     panel.with_target(
@@ -415,8 +415,8 @@ def nonfinite() -> Any:
 def skipped() -> Any:
     panel = lines(
         "Updates per second, skipped and broken",
-        "Optimizer steps go on; skipped updates and gradients that are not finite stay at 0. A few "
-        "skips after the start are a gradient scaler that finds its scale.",
+        "Normal: optimizer steps continue; skipped updates and non-finite gradients stay at 0. A "
+        "few skips after the start are a gradient scaler that finds its scale.",
         "none",
     )
     for ref, name, metric in (

@@ -104,8 +104,8 @@ def _run_states(window: Callable[[str], str]) -> str:
 def history() -> Any:
     panel = states(
         "Verdicts over time",
-        "When each problem was found (red), excluded (green) or not decided (grey). Red that comes "
-        "and goes is a problem at the edge of what can be told from the ranks' own spread.",
+        "When each problem was found (red), excluded (green) or not decided (grey). Intermittent "
+        "red is a problem that is barely larger than the normal spread of the ranks.",
         [TILE_TEXTS],
     )
     now = [f"{of_run(VERDICT_STATE, state=s)} * {value}" for s, value in _VERDICT_STATES]

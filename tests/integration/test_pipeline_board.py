@@ -19,7 +19,7 @@ QUERIES = [q for q in panel_queries() if q.board in {"dfx-pipeline", "dfx-native
 NATIVE = {"metric": "dfx_turns", "counter": "dfx_stale_samples_total"}
 # verl's rollouter and real engines tell these, and the demo has none; it sends no unknown key
 UNTOLD = {
-    ("Keys without a name of ours, with their newest value", "__auto"),
+    ("Keys that are not mapped, with their latest value", "__auto"),
     ("Busy", "{{side}}, as the framework says"),
     ("Weight sync of each receiver", "{{replica}} loaded from {{source}}, as it says"),
     ("Weight sync of each receiver", "{{replica}} updated, as it says"),

@@ -72,5 +72,5 @@ def test_grafana_splits_the_classes_as_they_are_written():
 
 def test_a_key_that_no_mapping_knows_is_shown_under_its_own_name():
     assert where("dfx_native_metric") == (
-        "dfx-native", "Keys without a name of ours, with their newest value",
+        "dfx-native", "Keys that are not mapped, with their latest value",
     )  # fmt: skip
