@@ -65,7 +65,7 @@ def test_the_page_of_a_blind_agent_says_since_when_and_nothing_is_green(
         lines = " ".join(texts(page, "#verdict-list > li"))
         assert "Blind since" in lines
         assert "straggler (trainer) of run unjudged: RuntimeError" in lines
-        assert "What is shown of it says nothing about now" in lines
+        assert "The values shown for this run are out of date" in lines
         assert "No problem found" not in page.inner_text("body")
         assert page.locator('#verdict-list > li[data-level="good"]').count() == 0
         assert page.evaluate(GREEN) == []

@@ -128,7 +128,7 @@ def test_dead_rank_is_named(open_page, artifacts):
         assert dead.locator(".c-for").inner_text() == "–"
         source.verdicts = CLEAR[2:]
         page.wait_for_selector("text=Rank 5 died >> visible=true")
-        page.wait_for_selector("text=Gone without closing the segment: pid 41205")
+        page.wait_for_selector("text=Exited without closing the segment: pid 41205")
 
 
 def test_the_page_s_own_findings_come_after_the_agent_s(open_page, artifacts):
@@ -199,10 +199,10 @@ def test_collectives_are_peers_transfer_and_unmatched(open_page):
         assert [width / sum(widths) for width in widths] == pytest.approx(
             [12 / 15, 2 / 15, 1 / 15], abs=0.01
         )
-        assert page.inner_text("#collectives-note") == "since the agent came"
+        assert page.inner_text("#collectives-note") == "since the agent started"
         row.locator(".split").hover()
         tip = page.inner_text(".tooltip")
-        assert "42 collectives of 2.00 KiB, blocked 15.0 s; told apart by arrival" in tip
+        assert "42 collectives of 2.00 KiB, blocked 15.0 s; split by arrival" in tip
         assert "; on the device, 6 timed by device: waiting for peers 50.0 s, transfer" in tip
         assert "backward · group 0 · waiting for peers" in tip
 
@@ -307,7 +307,7 @@ def test_how_the_job_is_observed(open_page):
         assert "not used: grad_scaler" in said
         assert page.locator("#observed .warn").all_inner_texts()[0] == "ddp failed on ranks 1, 3"
         assert "the guest costs at most 0.037 % of the time, measured in place" in said
-        assert said.endswith("as the guest costs more than its budget: FLOPs in every 16th step")
+        assert said.endswith("the guest exceeds its overhead budget: FLOPs in every 16th step")
 
 
 def test_a_plain_loop_has_loss_gradient_norm_and_rate(open_page, monkeypatch):

@@ -62,7 +62,7 @@ test("each rank has its sign and its words", () => {
   );
   assert.equal(
     wordsOf({ ...places[10], kind: "wait", now: "barrier" }),
-    "actor rank 10 on node-1: live, peer of who is blamed, step 4, waits: barrier",
+    "actor rank 10 on node-1: live, peer of a blamed rank, step 4, waits: barrier",
   );
   assert.equal(byKey.get("actor/9").getAttribute("aria-pressed"), "true");
   assert.equal(

@@ -33,21 +33,21 @@ test("hooks that work, that are not used, and that failed somewhere", () => {
   );
   assert.equal(
     text,
-    "Observed how: hooks ddp, loss · not used: fsdp · loss failed on rank 1",
+    "Observation: hooks ddp, loss · not used: fsdp · loss failed on rank 1",
   );
   assert.equal(line.node.querySelector(".warn").textContent, "loss failed on rank 1");
 });
 
 test("the cost is that of the rank where it is largest", () => {
   const text = saidOf({ hooks: [], overhead_ratio: 0.000354, num_overheads: 2 });
-  assert.equal(text, "Observed how: the guest costs at most 0.035 % of the time, measured in place");
+  assert.equal(text, "Observation: the guest costs at most 0.035 % of the time, measured in place");
 });
 
 test("what was given up is said with the ranks and the reason", () => {
   const text = said(rank("0", { "guest/given_up": 1 }), rank("1", { "guest/given_up": 2 }));
   assert.equal(
     text,
-    "Observed how: recorded less on ranks 0, 1, as the guest costs more than its budget: " +
+    "Observation: recorded less on ranks 0, 1, because the guest exceeds its overhead budget: " +
       "FLOPs in every 16th step, values and batches in every 16th step",
   );
 });

@@ -24,7 +24,7 @@ test("a node that sees a part says so first, and leads to the hub that judges th
   assert.deepEqual(line.link, { href: "http://h:9932/#run=r", text: "Open its page" });
   const lost = first(PART, { ...hub, state: "lost", message: "Connection refused" });
   assert.equal(lost.link, undefined);
-  assert.match(lost.detail, /h:9932 does not take what this node tells: Connection refused/);
+  assert.match(lost.detail, /h:9932 does not accept reports from this node: Connection refused/);
   assert.match(first(PART, null).detail, /--join URL/);
   assert.notEqual(first("", hub).key, "part");
 });

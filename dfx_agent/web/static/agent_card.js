@@ -1,4 +1,4 @@
-// The agent about itself: what it reads, how long that takes, and the nodes of a hub.
+// The agent's own state: what it reads, how long a poll takes, and the nodes of a hub.
 
 import { element } from "./element.js";
 import { count, duration, elapsed } from "./format.js";

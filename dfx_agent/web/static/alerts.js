@@ -1,5 +1,5 @@
-// Alerts that fire now: those of an incident stand in its line, above; an alert without one, and
-// receivers that cannot be reached, have a line here each.
+// Alerts that fire now. The banner above shows the alerts of incidents in the line of the incident.
+// This list has one line for each other alert and for each receiver that cannot be reached.
 
 import { reconcile, setHidden } from "./element.js";
 import { getJson } from "./feed.js";
@@ -8,7 +8,7 @@ import { VerdictRow } from "./verdict_row.js";
 const ASK_MS = 2000;
 const LEVELS = { critical: "bad", warning: "warn", info: "quiet", none: "quiet" };
 
-/** Asks by itself; what another alert speaks for is not listed. */
+/** Polls the agent. Alerts that another alert already covers are not listed. */
 export class AlertList {
   constructor() {
     this.node = document.getElementById("alerts");
@@ -33,7 +33,7 @@ export class AlertList {
     try {
       this.newest = await getJson("api/v1/alerts");
     } catch {
-      return; // the agent is lost, which the strip above says, or busy: ask again
+      return; // the agent is busy or unreachable (the banner says so): ask again later
     }
     this.show();
   }
@@ -65,7 +65,7 @@ function isLost(delivery) {
 }
 
 function lostLine(delivery) {
-  const dropped = delivery.num_dropped ? `${delivery.num_dropped} given up, ` : "";
+  const dropped = delivery.num_dropped ? `${delivery.num_dropped} dropped, ` : "";
   return {
     key: `delivery/${delivery.kind}/${delivery.target}`,
     level: "warn",

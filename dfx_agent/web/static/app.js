@@ -1,4 +1,4 @@
-// The page: takes snapshots from the feed and hands them to the parts; ticks clocks in between.
+// The page: passes snapshots from the feed to the cards and advances the clocks between snapshots.
 
 import { Address, rankKey } from "./address.js";
 import { AgentCard } from "./agent_card.js";
@@ -79,7 +79,7 @@ class Page {
       "visibilitychange",
       () => this.feed.snapshot && this.show(this.feed.snapshot),
     );
-    // A timer, not one frame after the other: the page shall not cost a core all night.
+    // A timer, not an animation frame: a page that is open all night must not use a full core.
     setInterval(() => document.hidden || requestAnimationFrame(() => this.tick()), TICK_MS);
   }
 
@@ -99,7 +99,7 @@ class Page {
     if (this.feed.snapshot) this.show(this.feed.snapshot);
   }
 
-  /** A rank ("ROLE/RANK") is scrolled to and marked in every panel, or a view is opened. */
+  /** Scrolls to a rank ("ROLE/RANK") and marks the rank in every panel, or opens a view. */
   showTarget({ rank, view }) {
     if (view) this.address.set({ view });
     else this.markRank(rank);
@@ -108,7 +108,7 @@ class Page {
     card?.scrollIntoView({ block: "start", behavior: "smooth" });
   }
 
-  /** A rank that the address names is shown in full, wherever it stands in a large job. */
+  /** Shows all details of the rank in the address, also if the table of a large job omits the rank. */
   openNamed(run) {
     const key = rankKey(run.places, this.marked);
     if (!key || key === this.named) return;
@@ -123,10 +123,10 @@ class Page {
     const hasTable = ["overview", "ranks"].includes(this.address.now.view);
     this.address.set({ rank: key, ...(hasTable ? {} : { view: "ranks" }) });
     this.marked = key;
-    this.named = ""; // scrolled to again, also if it is the same
+    this.named = ""; // scroll again, also to the same rank
   }
 
-  /** A cell of the heatmap was chosen: its rank in full, its step in the address. */
+  /** After a click on a heatmap cell: shows the details of its rank and puts its step in the address. */
   openCell(rank, step) {
     this.address.set({ rank, step: String(step) });
     this.marked = rank;
@@ -141,7 +141,7 @@ class Page {
     return copyText(chatText(this.run, incident, address));
   }
 
-  /** A rank is shown in full, or no longer; "ROLE/RANK". */
+  /** Opens or closes the details of a rank ("ROLE/RANK"). */
   open(key) {
     if (!this.opened.delete(key)) {
       this.opened.add(key);
@@ -162,7 +162,7 @@ class Page {
     setText(document.getElementById("footer"), agentLine(snapshot.agent));
     setText(
       document.getElementById("empty-agent"),
-      `The agent (pid ${snapshot.agent.pid} on ${snapshot.agent.node}) is looking.`,
+      `The agent (pid ${snapshot.agent.pid} on ${snapshot.agent.node}) is waiting for a job.`,
     );
     this.judge();
     this.alerts.update(run);
@@ -192,7 +192,7 @@ class Page {
     this.markRows(run);
   }
 
-  /** Rows that name a rank in `data-rank` are marked where it is the one that is shown. */
+  /** Marks the rows whose `data-rank` is the shown rank. */
   markRows(run) {
     const key = rankKey(run.places, this.marked);
     this.timeline.mark(key);
@@ -231,7 +231,7 @@ class Page {
   }
 }
 
-/** Whether it is on the clipboard now; without HTTPS browsers refuse the modern way. */
+/** Copies text; returns whether that worked. Without HTTPS browsers refuse the Clipboard API. */
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -251,7 +251,7 @@ function agentLine(agent) {
     const refused = agent.nodes.reduce((sum, node) => sum + node.num_refused, 0);
     return (
       `dfx-agent ${agent.version} · hub of ${agent.nodes.length} ${agent.nodes.length === 1 ? "node" : "nodes"} · pid ${agent.pid} on ${agent.node} · ` +
-      `${count(agent.num_polls)} documents taken, ${count(refused)} refused`
+      `${count(agent.num_polls)} documents accepted, ${count(refused)} refused`
     );
   }
   return (
@@ -260,7 +260,7 @@ function agentLine(agent) {
   );
 }
 
-/** A token in the address has become a cookie by now; it need not stay in the history. */
+/** Removes the token from the address and the history: the token is a cookie by now. */
 function dropToken() {
   const url = new URL(location.href);
   if (!url.searchParams.has("token")) return;

@@ -1,8 +1,8 @@
-// Whom the run's incidents blame, and which ranks the table shows for it.
+// The ranks that the run's incidents blame, and the ranks that the table shows.
 
 import { duration, elapsed } from "./format.js";
 
-export const MAX_LISTED = 16; // more are a wall, and the table has those that matter
+export const MAX_LISTED = 16; // a longer table is hard to read; these ranks are the relevant ones
 const NUM_BESIDE = 3;
 const SEVERITIES = ["critical", "warning"];
 
@@ -22,13 +22,13 @@ export function blameOf(run) {
   return found;
 }
 
-/** In each step where that is known, until now in a hang; "" for what delays nobody. */
+/** The delay per step, or the delay so far in a hang; "" for an incident that delays no rank. */
 function delayText({ kind, lost_seconds: lost, since_seconds: since }, now) {
   if (lost !== null) return `${duration(lost)} a step`;
   return kind === "hang" ? elapsed(now - since) : "";
 }
 
-/** The ranks that the table lists: who is blamed, opened, then as many as fit; pure. */
+/** The ranks that the table lists: blamed ranks, opened ranks, then as many as fit; pure. */
 export function rowsOf(run, blame, opened) {
   const keyOf = (rank) => `${rank.role}/${rank.rank}`;
   const order = [...blame.keys()];

@@ -12,7 +12,7 @@ const byKey =
   (row) =>
     row.metric === null && keys.includes(row.key);
 
-/** What each chart shows: the first rule that finds something wins. */
+/** The scalars of each chart: the first rule that finds a scalar wins. */
 const PANELS = [
   {
     title: "Reward",
@@ -27,7 +27,7 @@ const PANELS = [
   {
     title: "KL",
     signals: ["policy_kl", "ref_kl"],
-    hasTwoScales: true, // a policy moves 0.001 nats in a step and 1 nat from its reference in a run
+    hasTwoScales: true, // the KL is 0.001 nats per step, but 1 nat from the reference over a run
     rules: [
       (row) =>
         byMetric("dfx_policy_kl_k1_nats", "dfx_ref_kl_nats")(row) ||
@@ -46,26 +46,26 @@ const PANELS = [
     ],
   },
 ];
-const NUM_RL_PANELS = 3; // the first ones: without any of them it is a plain loop
+const NUM_RL_PANELS = 3; // the first panels are for RL; a run without any of these scalars is a plain loop
 const PLAIN_PANELS = [
   { title: "Loss", signals: ["loss"], rules: [byMetric("dfx_loss")] },
   PANELS.at(-1),
   { title: "Learning rate", signals: [], rules: [byMetric("dfx_learning_rate")] },
 ];
 
-/** The scalars of one chart; `meant`: signal -> the key that means it, where nothing names one. */
+/** The scalars of one chart; `meant`: signal -> the key to use if no rule names one. */
 export function rowsFor(panel, scalars, meant = {}) {
   for (const rule of panel.rules) {
     const rows = scalars.filter(rule);
     const native = rows.filter((row) => !row.key.startsWith("torch/"));
-    // What the framework reports and torch's hooks see again is one curve.
+    // A value that the framework reports and torch's hooks also see is one curve.
     if (rows.length) return (native.length ? native : rows).slice(0, MAX_SERIES);
   }
   const keys = panel.signals.map((signal) => meant[signal]);
   return scalars.filter((row) => keys.includes(row.key)).slice(0, MAX_SERIES);
 }
 
-/** The charts of a run: of RL, or of a plain loop that reports nothing of it. */
+/** The charts of a run: those for RL, or those for a plain training loop. */
 export function panelsFor(scalars, meant = {}) {
   const has = (panel) => rowsFor(panel, scalars, meant).length > 0;
   const isPlain = !PANELS.slice(0, NUM_RL_PANELS).some(has) && PLAIN_PANELS.some(has);

@@ -1,4 +1,4 @@
-// Scalars over steps, drawn by plotly, which comes in plotly's wheel.
+// Scalars over steps, drawn by plotly. The script comes from plotly's Python wheel.
 
 import { panelsFor, rowsFor } from "./chart_panels.js";
 import { element, setHidden, setText } from "./element.js";
@@ -19,7 +19,7 @@ const SHORT_NAMES = new Map([
 
 let plotlyLoading = null;
 
-/** window.Plotly, or null where the wheel is not installed. Loaded late: it is 5 MB of script. */
+/** window.Plotly, or null if the wheel is not installed. Loaded on demand: the script has 5 MB. */
 function loadPlotly() {
   plotlyLoading ??= new Promise((resolve) => {
     const script = element("script", "", { src: "static/plotly.min.js", async: true });
@@ -162,8 +162,8 @@ function lineOf(series, yaxis) {
 }
 
 /**
- * NaN and infinity have no place on the axis, so they stand on its foot as crosses. There is an
- * invisible point at every other step, or the hover box would show the nearest cross there too.
+ * NaN and infinity have no position on the axis, so they are crosses at its lower end. All other
+ * steps have an invisible point; without it, the hover box would show the nearest cross there.
  */
 function marksOf(series) {
   const { steps, values } = series.history;
@@ -194,13 +194,13 @@ function marksOf(series) {
   };
 }
 
-/** plotly reads a little HTML in names, and lets long ones cover the plot. */
+/** plotly interprets some HTML in names, and long names would cover the plot. */
 function plainText(name) {
   const short = name.length > MAX_NAME ? `${name.slice(0, MAX_NAME - 1)}…` : name;
   return short.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-/** Around a value that never changes plotly would draw an axis from -1 to 1; null for others. */
+/** An axis range for a value that never changes (plotly would use -1 to 1); null for other values. */
 function flatRange(series) {
   const values = series.flatMap((s) => s.history.values).filter(Number.isFinite);
   const [first] = values;
@@ -210,8 +210,8 @@ function flatRange(series) {
 }
 
 /**
- * With `isSplit` the second line has a scale of its own on the right, in its colour; `range` is
- * null where plotly finds the axis itself.
+ * With `isSplit` the second line has its own scale on the right, in its colour. `range` is null if
+ * plotly chooses the axis range.
  */
 function layoutOf(isSplit, range, numTicks) {
   const colors = themeColors();

@@ -1,4 +1,4 @@
-// Collectives of each rank: how long it was blocked for its peers and for the transfer itself.
+// Collectives of each rank: how long the rank waited for its peers, and how long for the transfer.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { bytes, count, duration, percent, shownWords } from "./format.js";
@@ -12,7 +12,7 @@ const PART_WORDS = {
   transfer: "transfer",
   unmatched: "unmatched",
 };
-const DEVICE = "device"; // time of a sample of steps on another clock: never added to the host's
+const DEVICE = "device"; // measured on the device's clock in a sample of steps: never added to host time
 const FULL_COVERAGE = 0.95;
 const MAX_TOOLTIP_ROWS = 12;
 
@@ -49,17 +49,17 @@ export class CollectivePanel {
     this.sayCoverage(ranks, shownWords(run, " · "));
   }
 
-  /** What the guest cannot see must not be taken for idle time. */
+  /** Says which share the guest sees: time in unseen collectives must not look like idle time. */
   sayCoverage(ranks, shown) {
     const seen = coverageOf(ranks.flatMap((rank) => rank.groups));
     const isPartial = seen !== null && seen < FULL_COVERAGE;
     this.note.classList.toggle("warn", isPartial);
     setText(
       this.note,
-      (isPartial ? `collectives: partial, ${percent(seen)} seen` : "since the agent came") + shown,
+      (isPartial ? `collectives: partial, ${percent(seen)} seen` : "since the agent started") + shown,
     );
     this.note.title = isPartial
-      ? "The groups counted more collectives than the guest saw: some are issued where it cannot look (compiled graphs, functional collectives)."
+      ? "The groups counted more collectives than the guest saw. The guest does not see collectives of compiled graphs and functional collectives."
       : "";
   }
 
@@ -69,7 +69,7 @@ export class CollectivePanel {
   }
 }
 
-/** Seen / counted over groups, each weighted by what it counted; null where none counts. */
+/** Collectives seen / counted, over all groups; null if no group counts its collectives. */
 function coverageOf(groups) {
   const counted = groups.filter((row) => row.coverage_ratio !== null && row.num_enqueued > 0);
   const total = counted.reduce((sum, row) => sum + row.num_enqueued, 0);
@@ -165,13 +165,13 @@ class CollectiveLine {
     const { num, bytes: numBytes, blockedSeconds } = this.sum;
     const moved = numBytes > 0 ? ` of ${bytes(numBytes)}` : "";
     const detail = `${count(num)} collectives${moved}, blocked ${duration(blockedSeconds)}`;
-    const how = methods ? `; told apart by ${methods}` : "";
+    const how = methods ? `; split by ${methods}` : "";
     const device = deviceWords(rowsOf(this.rank, true));
     showTooltip(x, y, `Rank ${this.rank.rank}`, `${detail}${how}${device}`, rows);
   }
 }
 
-/** What streams stood for, of the collectives that were timed on the device. */
+/** What streams waited for, for collectives that were timed on the device. */
 function deviceWords(rows) {
   if (!rows.length) return "";
   const sum = sumOf(rows);

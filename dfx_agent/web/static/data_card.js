@@ -1,4 +1,4 @@
-// Batches between the workers of a job: what the judge says of them, and how many it has checked.
+// Batches that pass between workers of a job: the verdicts, and the number of batches checked.
 
 import { element, setHidden } from "./element.js";
 import { count } from "./format.js";

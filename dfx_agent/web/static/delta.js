@@ -1,7 +1,7 @@
-// What changed between two documents of the stream: the same as dfx_agent/web/stream.py, which says
-// how a patch looks. Keys come from the job ("__proto__" too), so none is ever assigned to.
+// Applies a patch of the stream to a document. dfx_agent/web/stream.py describes the patch format.
+// Keys come from the job and may be "__proto__", so objects are built from entries, never by assignment.
 
-/** `old` stays as it is; what did not change is shared with it. */
+/** Returns the new document. Does not change `old`; both share the unchanged parts. */
 export function patched(old, patch) {
   if ("v" in patch) return patch.v;
   return Array.isArray(old) ? patchedRows(old, patch) : patchedObject(old, patch);

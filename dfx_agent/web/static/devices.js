@@ -1,4 +1,4 @@
-// What the devices of each rank did in its stages: a row for each rank, a column for each stage.
+// Device activity by stage: one row per rank, one column per stage.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { bytes, count, duration, percent, shownWords } from "./format.js";
@@ -8,7 +8,7 @@ const OUTSIDE = "outside stages";
 const MOST_STAGES = 8;
 const FULL_PERCENT = 70;
 const EVENT_SECONDS = 900;
-const AT_PLACE = /^\w+ at [^:]+:\d+: /; // where in the agent it was raised
+const AT_PLACE = /^\w+ at [^:]+:\d+: /; // the position in the agent's code that raised the error
 
 export class DevicePanel {
   constructor() {
@@ -63,7 +63,7 @@ class DeviceLine {
   }
 }
 
-/** How busy, as a number and as depth of colour; what else is known is in the title. */
+/** Shows how busy the device was, as a number and a depth of colour; the title has the details. */
 function fill(cell, told, figure) {
   const ratio = told ? told[figure] : null;
   setText(cell, ratio === null || ratio === undefined ? "–" : percent(ratio));
@@ -73,7 +73,7 @@ function fill(cell, told, figure) {
     cell.dataset.depth = `${depth}`;
     cell.style.background = color;
   }
-  const title = told ? titleOf(told) : "no sample lay in this stage for the most part";
+  const title = told ? titleOf(told) : "no device sample was mostly in this stage";
   if (cell.title !== title) cell.title = title;
 }
 
@@ -92,7 +92,7 @@ function titleOf(told) {
   return lines.join("\n");
 }
 
-/** The longest stages of all ranks in the order of a step, what is outside of stages last. */
+/** The longest stages of all ranks in the order of a step; time outside stages comes last. */
 function stagesOf(ranks) {
   const seconds = new Map();
   for (const row of ranks.flatMap((rank) => rank.device_stages)) {
@@ -103,7 +103,7 @@ function stagesOf(ranks) {
   return [...named.slice(0, MOST_STAGES).sort(compareStages), ...(seconds.has("") ? [""] : [])];
 }
 
-/** SM activity where some device tells it; utilisation is something else and is named so. */
+/** SM activity if a device reports it, else utilisation, which is a different quantity. */
 function figureOf(ranks) {
   const rows = ranks.flatMap((rank) => rank.device_stages);
   const hasSm = rows.some((row) => row.sm_active_ratio !== null);
@@ -115,7 +115,7 @@ function headClass(title) {
   return title === "Device" ? "c-device" : "num";
 }
 
-/** As people call it: "GPU 3", "NPU 7", "GPU 3 (MIG 0)". */
+/** The usual name of a device: "GPU 3", "NPU 7", "GPU 3 (MIG 0)". */
 export function deviceWords(name) {
   const [device, part] = name.split("/");
   const [vendor, index] = device.split(":");
@@ -123,7 +123,7 @@ export function deviceWords(name) {
   return part ? `${words} (MIG ${part.replace("mig:", "")})` : words;
 }
 
-/** What cannot be read of devices, alike ones once, and what they reported lately; pure. */
+/** Notes on values that cannot be read (equal notes once), and on recent device errors; pure. */
 export function deviceNotes({ faults, devices }, now) {
   const alike = new Map();
   for (const { part, what, message } of faults) {

@@ -1,4 +1,4 @@
-// Building and updating elements. Names come from the job, so text is only ever set as text.
+// Builds and updates elements. Names come from the job, so text is never interpreted as HTML.
 
 /** <tag class="..."> with properties and children (elements or strings). */
 export function element(tag, className = "", properties = {}, ...children) {
@@ -9,17 +9,17 @@ export function element(tag, className = "", properties = {}, ...children) {
   return node;
 }
 
-/** Sets text only when it differs, so that an unchanged page costs no layout. */
+/** Sets the text only if it differs, so that an unchanged page needs no new layout. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** The same; what is between backticks is set as code. */
+/** Like `setText`, but text between backticks becomes code. */
 export function setCodeText(node, text) {
   if (node.dataset.text === text) return;
   node.dataset.text = text;
   const parts = text.split("`");
-  // an odd one out opens nothing
+  // a backtick without a partner stays text
   const isPaired = parts.length % 2 === 1;
   node.replaceChildren(
     ...(isPaired
@@ -33,7 +33,7 @@ export function setHidden(node, hidden) {
 }
 
 /**
- * Makes `parent` hold exactly the nodes of `keys`, in that order, reusing what is there.
+ * Makes `parent` hold exactly the nodes of `keys`, in that order, and reuses existing nodes.
  * `known` is a Map key -> value with a `.node`; `make(key)` builds a missing one.
  */
 export function reconcile(parent, known, keys, make) {

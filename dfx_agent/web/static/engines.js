@@ -1,4 +1,4 @@
-// Rollout engines: each replica by itself, since a mean would hide the bad one.
+// Rollout engines: one row per replica, because a mean would hide a slow replica.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count, duration, percent, toNumber } from "./format.js";
@@ -91,7 +91,7 @@ function stateWords(engine) {
   return engine.pd ? `${mode}, ${engine.pd}` : mode;
 }
 
-/** What is not told is "–"; of an engine that is not up the figures are old, and not shown. */
+/** Values that are not reported are "–". Values of an engine that is down are old and not shown. */
 function figures(engine) {
   const isUp = engine.state === "up";
   const told = (value, text) => {

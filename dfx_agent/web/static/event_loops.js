@@ -1,5 +1,5 @@
-// Event loops: how late each wakes, what code held it in the last minute, and where its newest step
-// went, phase by phase.
+// Event loops: how late callbacks ran in the last minute, which code blocked the loop, and the time of
+// each phase of the latest step.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { duration, percent } from "./format.js";
@@ -36,7 +36,7 @@ export class EventLoopPanel {
   }
 }
 
-/** Of one process: the longest phases of its newest step, and those in which its loop was held. */
+/** The longest phases of the latest step of one process, and the phases that blocked its event loop. */
 function phasesShown(rank) {
   const step = rank.event_loop.last_step;
   if (!step || step.phases.every((phase) => !phase.name)) return [];
@@ -100,7 +100,7 @@ class LoopLine {
   }
 }
 
-/** `1.2 s in step > dumps (encoder.py)`, most first; empty where nobody held it. */
+/** `1.2 s in step > dumps (encoder.py)`, longest first; "" if no code blocked the loop. */
 export function heldBy(holders) {
   const shown = holders.slice(0, HOLDERS_SHOWN);
   return shown.map((held) => `${duration(held.seconds)} in ${held.name}`).join(" · ");

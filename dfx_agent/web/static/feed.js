@@ -7,14 +7,14 @@ const REOPEN_MS = 2000;
 const STALE_SECONDS = 5;
 const STALE_GAPS = 3;
 
-/** GET a JSON answer, path relative to the page. Throws on any status but 200. */
+/** Sends GET to a path relative to the page and returns the JSON. Throws on an HTTP error. */
 export async function getJson(path, timeoutMs = 10000) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(timeoutMs) });
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
   return answer.json();
 }
 
-/** GET a list that comes in pages: each leads to the next by a `Link` header. */
+/** Reads a paginated list: each page has the address of the next in its `Link` header. */
 export async function getPages(path, query, timeoutMs = 10000) {
   const rows = [];
   for (let next = `?${query}`; next;) {
@@ -26,7 +26,7 @@ export async function getPages(path, query, timeoutMs = 10000) {
   return rows;
 }
 
-/** Asks the agent to do something, path relative to the page. Throws when it refuses. */
+/** Sends POST to a path relative to the page. Throws if the agent refuses. */
 export async function post(path, timeoutMs = 10000) {
   const answer = await fetch(path, { method: "POST", signal: AbortSignal.timeout(timeoutMs) });
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
@@ -34,8 +34,8 @@ export async function post(path, timeoutMs = 10000) {
 
 /**
  * Calls `onSnapshot(snapshot, isReconnect)` for each view (of dfx_agent/web/view.py). `state` is
- * "connecting", "live", "stale" (the agent answers but makes no new views) or "lost"; the stream
- * reopens by itself. A tab that nobody sees has none.
+ * "connecting", "live", "stale" (the agent answers but sends no new views) or "lost". The stream
+ * reconnects automatically. A hidden tab has no stream.
  */
 export class Feed {
   constructor(onSnapshot) {
@@ -44,7 +44,7 @@ export class Feed {
     this.state = "connecting";
     this.sentSeconds = 0;
     this.arrivedMs = 0;
-    this.gapSeconds = 0; // between the newest two views: those of a large job come seldom
+    this.gapSeconds = 0; // time between the latest two views; large jobs send fewer views
     this.lostMs = null;
     this.isProbing = false;
     this.query = "";
@@ -52,7 +52,7 @@ export class Feed {
     setInterval(() => this.watch(), 1000);
   }
 
-  /** What the page looks at from now on: a run, "" for any, and ranks ("ROLE/RANK") in full. */
+  /** Selects the run to show ("" for any run) and the ranks ("ROLE/RANK") to show with all details. */
   look(run, ranks) {
     const query = new URLSearchParams(run ? { run } : {});
     for (const rank of ranks) query.append("rank", rank);
@@ -75,7 +75,7 @@ export class Feed {
     const { version, view, patch } = JSON.parse(event.data);
     if (event.target !== this.stream) return;
     if (patch && version !== this.version + 1) {
-      this.open(); // a gap: ask for the whole
+      this.open(); // a patch is missing: ask for the full view
       return;
     }
     const wasLost = this.state === "lost";
@@ -95,7 +95,7 @@ export class Feed {
       this.state = "lost";
       this.lostMs = performance.now();
     }
-    // After an HTTP error the browser gives up; after a broken connection it retries by itself.
+    // A browser retries after a broken connection, but not after an HTTP error.
     if (this.stream.readyState === EventSource.CLOSED && !this.reopening) {
       this.reopening = setTimeout(() => {
         this.reopening = null;
@@ -104,7 +104,7 @@ export class Feed {
     }
   }
 
-  /** Heartbeats do not reach scripts, so silence is told from a dead agent by asking. */
+  /** Asks the agent whether it is alive: a script cannot see the heartbeats of the stream. */
   async watch() {
     if (this.state === "lost" || !this.snapshot || this.isProbing || document.hidden) return;
     if (this.ageSeconds() < Math.max(STALE_SECONDS, STALE_GAPS * this.gapSeconds)) {
@@ -123,12 +123,12 @@ export class Feed {
     }
   }
 
-  /** The agent's clock now, Unix seconds; stands still while the agent cannot be reached. */
+  /** The agent's clock now, Unix seconds; does not advance while the agent cannot be reached. */
   nowSeconds() {
     return this.sentSeconds + ((this.lostMs ?? performance.now()) - this.arrivedMs) / 1000;
   }
 
-  /** How old the shown snapshot is, by the agent's clock and ours for the way since. */
+  /** Age of the shown snapshot: the agent's clock, plus the time since arrival by the local clock. */
   ageSeconds() {
     const since = (performance.now() - this.arrivedMs) / 1000;
     return Math.max(0, this.sentSeconds - this.snapshot.time_seconds + since);

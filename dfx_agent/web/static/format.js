@@ -1,4 +1,4 @@
-// Numbers as people read them: always with a unit, three or four significant digits.
+// Formats numbers for people: always with a unit, three or four significant digits.
 
 const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
@@ -18,12 +18,12 @@ export function duration(seconds) {
   return longDuration(s);
 }
 
-/** Whether the process is there; "unknown": it cannot be asked, but its records come. */
+/** Whether the process is alive; "unknown" counts: its state is not readable, but its records arrive. */
 export function isLiving(rank) {
   return rank.state === "live" || rank.state === "unknown";
 }
 
-/** Running clocks: one decimal, so that it ticks without jitter. */
+/** A running clock: always one decimal, so that the width does not change. */
 export function elapsed(seconds) {
   const s = Math.max(0, seconds);
   return s < 99.95 ? `${s.toFixed(1)} s` : longDuration(s);
@@ -96,7 +96,7 @@ export function scalar(value) {
   return text.replaceAll("-", "−");
 }
 
-/** With its sign and a fixed number of decimals: +3.2, −0.4; what is rounded to 0 has none. */
+/** With a sign and a fixed number of decimals: +3.2, −0.4; a value that rounds to 0 has no sign. */
 export function signed(value, digits) {
   const text = Math.abs(value).toFixed(digits);
   if (Number(text) === 0) return text;
@@ -108,11 +108,11 @@ export function unitText(unit) {
   return unit === "1" || !unit ? "" : unit;
 }
 
-/** Which of the ranks of a large job are listed; "" where all are. */
+/** Says which ranks of a large job are listed; "" if all ranks are. */
 export function shownWords(run, before = "") {
   const { ranks, places } = run;
   if (ranks.length >= places.length) return "";
-  return `${before}${ranks.length} of ${count(places.length)} ranks, who is blamed and peers first`;
+  return `${before}${ranks.length} of ${count(places.length)} ranks, blamed ranks and their peers first`;
 }
 
 /** ["0","1","2","5"] -> "ranks 0–2, 5"; one alone -> "rank 0". */

@@ -5,19 +5,19 @@ import { count, duration, elapsed, percent, scalar } from "./format.js";
 
 const PACE_STEPS = 10;
 const STALLED_STEPS = 2;
-const TOLD_LATE_SECONDS = 8; // a step that nodes tell a hub of is as old as that, where they are many
+const TOLD_LATE_SECONDS = 8; // a hub with many nodes receives a step up to this much later
 const byId = (id) => document.getElementById(id);
 
-/** Closed steps of the role that closed the newest one. */
+/** Closed steps of the role that closed the latest step. */
 export function leadSteps(run) {
   const role = run.steps.at(-1)?.role;
   return run.steps.filter((row) => row.role === role);
 }
 
 /**
- * Steps per minute over the newest closed steps; "–" when fewer than two are known or nobody runs.
- * While the running step takes longer than any of them did, twice over, that is no pace any more;
- * `lateSeconds`: how old what is known of it may be. Pure.
+ * Steps per minute over the latest closed steps; "–" with fewer than two steps or no running rank.
+ * If the running step takes more than twice as long as any of them, returns "no step for …" instead.
+ * `lateSeconds` is how late a step may be reported. Pure.
  */
 export function paceText(steps, isRunning, now, lateSeconds) {
   const ends = steps.slice(-PACE_STEPS).map((row) => row.end_seconds);
@@ -30,7 +30,7 @@ export function paceText(steps, isRunning, now, lateSeconds) {
   return `${pace < 999.5 ? pace.toPrecision(3) : count(pace)} /min`;
 }
 
-/** The newest step that a rank is in, or that has closed; null before the first. */
+/** The latest step that a rank is in or that has closed; null before the first step. */
 export function stepNow(run) {
   const running = run.places.map((rank) => rank.step).filter((step) => step !== null);
   return running.length ? Math.max(...running) : (leadSteps(run).at(-1)?.step ?? null);
@@ -83,7 +83,7 @@ export class Header {
     if (run && this.select.value !== run.run) this.select.value = run.run;
   }
 
-  /** Called several times a second: how far behind the agent this page is. */
+  /** Shows how far the page is behind the agent. Called several times a second. */
   tick(feed) {
     const box = byId("freshness");
     if (box.dataset.state !== feed.state) box.dataset.state = feed.state;
@@ -97,5 +97,5 @@ function freshness(feed) {
   if (!feed.snapshot) return "agent unreachable";
   const age = elapsed(feed.ageSeconds());
   if (feed.state === "lost") return `agent unreachable · last seen ${age} ago`;
-  return feed.state === "stale" ? `agent answers, but looked last ${age} ago` : `${age} ago`;
+  return feed.state === "stale" ? `agent answers, but its last poll was ${age} ago` : `${age} ago`;
 }

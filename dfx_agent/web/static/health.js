@@ -1,4 +1,4 @@
-// Training health: every signal against its own baseline, and the symptoms that the alerts vote on.
+// Training health: each signal with its baseline, and the symptoms that the alerts vote on.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { post } from "./feed.js";
@@ -66,7 +66,7 @@ function noteOf(run, detector) {
   parts.push(...odd.map(([where, number]) => `NaN or Inf in ${where} on ${number} of 5 steps`));
   const same = state.num_identical_score_steps ?? 0;
   if (same > 1) parts.push(`all scores equal for ${same} steps`);
-  if (run.num_late_signals) parts.push(`${count(run.num_late_signals)} values came too late`);
+  if (run.num_late_signals) parts.push(`${count(run.num_late_signals)} values arrived too late`);
   if (detector && !state.is_latched && state.row < detector.warm_steps) parts.push("warming up");
   return parts.join(" · ");
 }
@@ -149,7 +149,7 @@ class SignalLine {
   }
 }
 
-/** What is smaller than `least` counts as it, and a logarithm knows no sign: the band says so. */
+/** The band in words. Values below `least` count as `least`, and a logarithm drops the sign. */
 function bandText(row, least) {
   if (row.baseline_low === null || row.baseline_high === null) return "–";
   const end = (value) => scalar(Number(value.toPrecision(3)));
@@ -160,7 +160,7 @@ function bandText(row, least) {
   return `${end(row.baseline_low)} … ${end(row.baseline_high)}`;
 }
 
-/** [line of the values, area of the band], on one scale; gaps where something is not known. */
+/** [line of the values, area of the band] on one scale, with gaps for missing values. */
 function sparkPaths(values, lows, highs) {
   const finite = [...values, ...lows, ...highs].filter(Number.isFinite);
   if (!finite.length) return ["", ""];
@@ -183,7 +183,7 @@ function sparkPaths(values, lows, highs) {
   return [line.join(""), known.length > 1 ? `${top.join("")}${bottom.join("")}Z` : ""];
 }
 
-/** Asks twice: what the detector has learned of the run is gone afterwards. */
+/** Asks for confirmation: a reset discards the baselines that the detector has learned. */
 class ResetButton {
   constructor() {
     this.node = document.getElementById("health-reset");
@@ -203,12 +203,12 @@ class ResetButton {
     if (this.isArmed) {
       try {
         await post(`api/v1/runs/${encodeURIComponent(this.run)}/signals/reset`);
-        this.say("Learning anew");
+        this.say("Baselines reset");
       } catch {
         this.say("The agent refused");
       }
     } else {
-      this.say("Take the present state as normal?", true);
+      this.say("Use the present state as normal?", true);
     }
     this.timer = setTimeout(() => this.say("Reset baselines"), CONFIRM_MS);
   }

@@ -1,4 +1,4 @@
-// Training health over steps, as the agent kept it.
+// Training health over steps, from the agent's history.
 
 import { getJson } from "./feed.js";
 import { toNumber } from "./format.js";
@@ -7,7 +7,7 @@ const NUM_STEPS = 120;
 const MIN_FETCH_MS = 1000;
 const RETRY_MS = 3000;
 
-/** `rows` is the answer of /signals, `series(name)` one signal of it. */
+/** `rows` is the response of /signals; `series(name)` is one signal in it. */
 export class HealthHistory {
   constructor(onChange) {
     this.onChange = onChange;
@@ -27,7 +27,7 @@ export class HealthHistory {
     return this.known.get(name);
   }
 
-  /** Asks again when a step was judged since. */
+  /** Asks again if the agent has judged a step since the last request. */
   update(run) {
     if (run.run !== this.run?.run) this.reset(run);
     this.run = run;

@@ -1,5 +1,5 @@
-// Ranks × steps on one canvas: a pixel for each rank and step, scaled up. Work and tokens are blue
-// and orange around the median of their step, waits and idle time violet.
+// Ranks × steps on one canvas: one scaled pixel per rank and step. Work and tokens are blue below and
+// orange above the median of the step. Waits and idle time are violet.
 
 import { setHidden, setText } from "./element.js";
 import { count, duration } from "./format.js";
@@ -18,7 +18,7 @@ const TWO_SIDED = new Set(["active", "tokens"]);
 const MIN_RANKS = 2;
 
 export class HeatmapPanel {
-  /** `onOpen(key, step)` is called with "ROLE/RANK" when a cell is chosen. */
+  /** Calls `onOpen(key, step)` with the key "ROLE/RANK" when the reader chooses a cell. */
   constructor(onOpen) {
     this.onOpen = onOpen;
     this.card = document.getElementById("heatmap");
@@ -39,7 +39,7 @@ export class HeatmapPanel {
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
   }
 
-  /** Nothing is fetched while the card is in no view. */
+  /** Fetches nothing while no view shows the card. */
   update(run, isInView) {
     this.run = run;
     setHidden(this.card, run.places.length < MIN_RANKS || !run.steps.length);
@@ -81,7 +81,7 @@ export class HeatmapPanel {
       const shades = shadesOf(row, isTwoSided, most);
       this.rows.forEach((rank, line) => {
         const shade = shades[rank] ?? null;
-        if (shade === null) return; // nothing is known: the card shows through
+        if (shade === null) return; // no value: the card's background is visible
         const at = 4 * (line * steps.length + column);
         image.data.set(colors(shade), at);
       });
@@ -103,7 +103,7 @@ export class HeatmapPanel {
     for (let index = 0; index < ranks.length; index += apart) {
       const text = `rank ${ranks[this.rows[index]]}`;
       const y = Math.max(7, (index + 0.5) * line);
-      if (index && y < ROW_PX + 7) continue; // it would run into the first
+      if (index && y < ROW_PX + 7) continue; // it would overlap the first label
       drawText(context, text, LEFT_PX - 8, y, colors.quiet, "right");
     }
   }
@@ -116,7 +116,7 @@ export class HeatmapPanel {
     context.strokeRect(LEFT_PX + this.cursor.column * width, this.cursor.line * height, Math.max(2, width), Math.max(2, height));
   }
 
-  // Pointing: with the mouse, or with the arrow keys.
+  // Selects a cell with the mouse or the arrow keys.
 
   point(event) {
     if (!this.area) return;
@@ -173,7 +173,7 @@ export class HeatmapPanel {
   }
 }
 
-/** shade -> [red, green, blue, alpha], of the theme that is shown. */
+/** shade -> [red, green, blue, alpha] in the current theme. */
 function paletteOf(isTwoSided) {
   const colors = themeColors();
   const even = parseColor(colors.idle);

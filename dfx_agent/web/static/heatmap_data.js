@@ -1,4 +1,4 @@
-// Values of ranks in steps: fetched a few steps at a time, remembered as they pass.
+// Values by rank and step: fetched a few steps at a time and cached.
 
 import { getJson } from "./feed.js";
 
@@ -6,7 +6,7 @@ export const MAX_STEPS = 500;
 const MIN_FETCH_MS = 1000;
 const RETRY_MS = 3000;
 
-/** {ranks, steps, values}: `values` has a row of every step, a column of every rank. */
+/** {ranks, steps, values}: `values` has one row per step and one column per rank. */
 export class HeatmapData {
   constructor(onChange) {
     this.onChange = onChange;
@@ -24,7 +24,7 @@ export class HeatmapData {
     this.nextMs = -Infinity;
   }
 
-  /** Asks for steps that have closed since. */
+  /** Asks for the steps that closed since the last request. */
   update(run, measure) {
     if (run.run !== this.run || measure !== this.measure) this.reset(run.run, measure);
     if (this.isFetching || performance.now() < this.nextMs || !this.hasNews(run)) return;
@@ -54,7 +54,7 @@ export class HeatmapData {
     this.onChange();
   }
 
-  /** Ranks may come and go: the newest answer says which there are. */
+  /** Uses the ranks of the latest response: ranks can join and leave. */
   store({ role, ranks, steps, values }) {
     if (ranks.join() !== this.ranks.join()) {
       const places = ranks.map((rank) => this.ranks.indexOf(rank));
@@ -67,7 +67,7 @@ export class HeatmapData {
   }
 }
 
-/** The order of ranks as indices: as they are, or the largest mean over the steps first. Pure. */
+/** Indices of the ranks in rank order, or with the largest mean over the steps first. Pure. */
 export function orderOf(values, numRanks, isByValue) {
   const order = Array.from({ length: numRanks }, (_, index) => index);
   if (!isByValue) return order;
@@ -81,8 +81,8 @@ function meanOf(values) {
 }
 
 /**
- * -1 to 1 for each value of a step: against its median for work and tokens, where half as much again
- * is full; 0 to 1 of the largest value on show for waits. null stays null. Pure.
+ * The shade of each value of a step. Work and tokens: -1 to 1 around the median of the step, full at
+ * 1.5 times the median. Waits: 0 to 1, full at the largest shown value. null stays null. Pure.
  */
 export function shadesOf(row, isTwoSided, most) {
   if (!isTwoSided) return row.map((value) => (value === null ? null : most > 0 ? value / most : 0));

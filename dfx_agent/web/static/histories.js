@@ -1,4 +1,4 @@
-// Every scalar over steps: fetched once per key, then continued from the stream.
+// Every scalar over steps: fetched once per key, then extended from the stream.
 
 import { getJson } from "./feed.js";
 import { toNumber } from "./format.js";
@@ -7,9 +7,9 @@ const MAX_KEYS_PER_REQUEST = 40;
 const MAX_POINTS = 5000;
 const RETRY_MS = 3000;
 
-/** `get(key)` is {metric, unit, steps, values, version}; version grows with every change. */
+/** `get(key)` returns {metric, unit, steps, values, version}; `version` grows with each change. */
 export class Histories {
-  /** `onChange()` is called when a past has arrived. */
+  /** Calls `onChange()` when a history has arrived. */
   constructor(onChange) {
     this.onChange = onChange;
     this.reset(null);
@@ -27,13 +27,13 @@ export class Histories {
     return this.series.get(key);
   }
 
-  /** Takes in the newest values; asks for the past of keys that are new or have a gap. */
+  /** Adds the latest values; requests the history of keys that are new or have a gap. */
   update(run) {
     if (run.run !== this.run?.run || run.attempt !== this.run?.attempt) this.reset(run);
     for (const row of run.scalars) {
       const series = this.series.get(row.key);
       if (series && (append(series, row) || series.askedAtStep === row.step)) continue;
-      // Asked once per step: an agent that keeps fewer points must not be asked for ever.
+      // At most one request per step: the agent may store fewer points than the page wants.
       if (series) series.askedAtStep = row.step;
       this.stale.add(row.key);
     }
@@ -81,7 +81,7 @@ export function meanOf(row) {
   return row.moments.count > 0 ? toNumber(row.moments.sum) / row.moments.count : null;
 }
 
-/** False when steps were missed, so that the series has to be fetched anew. */
+/** False if steps are missing, so that the page must fetch the series again. */
 function append(series, row) {
   const value = meanOf(row);
   if (row.step === null || value === null) return true;
@@ -106,7 +106,7 @@ function append(series, row) {
   return true;
 }
 
-/** Some frameworks report every n-th step only. */
+/** The usual distance of two steps: some frameworks report only every n-th step. */
 function usualGap(steps) {
   return steps.length > 1 ? steps.at(-1) - steps.at(-2) : 1;
 }

@@ -1,16 +1,16 @@
-// Lines of the banner about incidents: who and what, since when and at what cost, what to do.
-// The agent's sentences as they are; the page adds clocks and sums, no verdict.
+// Banner lines of incidents: who and what, since when, at what cost, what to do. The page shows the
+// agent's sentences unchanged and adds clocks and sums, but no verdict.
 
 import { duration, elapsed, hours, isLiving, percent, rankList } from "./format.js";
 import { isBreakdown, titleOf } from "./pipeline.js";
 
 const INCIDENT_LEVELS = { critical: "bad", warning: "warn", info: "note" };
 const LEAST_HOURS = 0.05;
-// who stops a job costs all of it
+// these incidents stop the full job
 const STOPS_ALL = new Set(["hang", "crash"]);
 const VIEW_OF_KIND = { divergence: "health", memory: "memory", data: "data" };
 
-/** Incidents that last; `doubtful` are those of which the judge is not certain at the moment. */
+/** Lines of open incidents; the judge is not certain of the `doubtful` ones at the moment. */
 export function incidentLines(run, now, alerts, doubtful = []) {
   const lines = run.incidents
     .filter((incident) => !isInformation(incident))
@@ -23,7 +23,7 @@ export function incidentLines(run, now, alerts, doubtful = []) {
   return lines;
 }
 
-/** What is only noted and asks for nothing is no banner. */
+/** Notes that need no action do not belong in the banner. */
 export function isInformation(incident) {
   return incident.state === "noted" && !incident.action;
 }
@@ -43,7 +43,7 @@ function incidentLine(run, incident, now, alerts) {
   };
 }
 
-/** What the button Show leads to: the first rank to blame, else the view about this kind. */
+/** The target of the button Show: the first blamed rank, else the view for this kind. */
 function targetOf(incident) {
   const [rank] = incident.ranks;
   if (rank !== undefined) return { rank: `${incident.role}/${rank}`, text: `Show rank ${rank}` };
@@ -79,7 +79,7 @@ function costLine(run, incident, now) {
 
 function beginText(run, { step, since_seconds: since }, now) {
   const where = step === null ? "" : `since step ${step}, `;
-  // nothing lasts on in a job that is over
+  // in a job that has ended, no incident lasts until now
   if (!run.places.some(isLiving)) {
     return `${step === null ? "" : `step ${step}, `}began at ${clock(since)}`;
   }
@@ -105,7 +105,7 @@ function hoursText(run, incident, now) {
   return `${hours(lost)} ${hasDevices ? "GPU-hours" : "rank-hours"} so far`;
 }
 
-/** Hours of ranks that were spent for nothing since it began; null where that is not known. Pure. */
+/** Rank-hours lost since the incident began; null if that is not known. Pure. */
 export function lostHours(run, incident, now) {
   const living = run.places.filter(isLiving);
   const ofRole = living.filter((place) => !incident.role || place.role === incident.role);
@@ -117,10 +117,10 @@ export function lostHours(run, incident, now) {
   return all * Math.min(1, incident.lost_seconds / step);
 }
 
-/** What is not certain yet: whom it may be about, with the time until it is called found. */
+/** Lines of suspicions: the suspected rank, and the time until the verdict becomes `found`. */
 export function suspicionLines(run, now) {
   const kinds = new Set(run.incidents.map((incident) => incident.kind));
-  // what is certain and critical explains the others, or comes first
+  // a critical incident explains the suspicions or is more urgent
   if (run.incidents.some(({ state, severity }) => state === "found" && severity === "critical")) return [];
   return run.verdicts
     .filter((verdict) => verdict.state === "insufficient evidence" && !kinds.has(verdict.kind))
@@ -147,7 +147,7 @@ function suspicionLine(verdict, now) {
   };
 }
 
-/** What is over: as bad as it was where it lasted until the run ended, a note otherwise. */
+/** Lines of closed incidents: with their severity if they lasted until the run ended, else as notes. */
 export function pastLines(run, doubtful = []) {
   const lasting = new Set(doubtful.map(({ incident }) => incident.id));
   return (run.past_incidents ?? [])
@@ -172,7 +172,7 @@ function pastDetail(incident) {
   return `From ${begin}${step}, until the run ended at ${end}.`;
 }
 
-/** What bounds the job, or where its steps go, while nothing is wrong; null where nobody knows. */
+/** The bottleneck of the job, or the breakdown of its steps, if no problem is seen; else null. */
 export function bottleneckLine(run) {
   const told = run.bottleneck;
   if (!told) return null;
@@ -189,14 +189,14 @@ export function bottleneckLine(run) {
   };
 }
 
-/** What people paste into a chat: the agent's sentence, the first evidence, the address. */
+/** Text to paste into a chat: the agent's sentence, the first evidence, the address. */
 export function chatText(run, incident, address) {
   const who = incident.ranks.length ? ` (${rankList(incident.ranks)})` : "";
   const evidence = incident.evidence.slice(0, 3).map((line) => `> ${line}`);
   return [`${incident.kind}${who} in run ${run.run}: ${incident.sentence}`, ...evidence, address].join("\n");
 }
 
-/** "Rank 1 is stuck at f (a.py:5). Rank 0 waits." -> its first sentence. */
+/** "Rank 1 is stuck at f (a.py:5). Rank 0 waits." -> the first sentence. */
 export function firstSentence(text) {
   return /^.*?[.!?](?=\s+[A-Z0-9])/s.exec(text)?.[0] ?? text;
 }

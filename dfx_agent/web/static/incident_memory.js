@@ -1,5 +1,5 @@
-// Incidents that the judge neither finds nor clears for a moment. The agent's book holds them for
-// two minutes; so does the page, greyed, with what the reader has opened.
+// Incidents that the judge neither finds nor clears at the moment. Like the agent, the page shows them
+// for two more minutes. They are greyed, and evidence that the reader opened stays open.
 
 const UNSURE_SECONDS = 120; // as in dfx_agent/job/incidents/book.py
 
@@ -9,7 +9,7 @@ export class IncidentMemory {
     this.seen = new Map();
   }
 
-  /** Rows {incident, seenSeconds} of the incidents that are in doubt now. */
+  /** Rows {incident, seenSeconds} of the incidents that are in doubt. */
   doubtful(run, now) {
     if (run.run !== this.run) this.seen.clear();
     this.run = run.run;
@@ -25,14 +25,14 @@ export class IncidentMemory {
     });
   }
 
-  /** What was cleared once stays so, also if its judge is unsure again later. */
+  /** A cleared incident stays cleared, also if its judge is unsure again later. */
   isInDoubt(run, row, now) {
     row.isCleared ||= !isUnsure(run, row.incident);
     return !row.isCleared && now - row.seenSeconds <= UNSURE_SECONDS;
   }
 }
 
-/** Whether all verdicts about it lack evidence; a run that has ended is judged to its end. */
+/** Whether all verdicts on the incident lack evidence; false for a run that has ended. */
 function isUnsure(run, incident) {
   const verdicts = run.verdicts.filter(
     ({ kind, role }) => kind === incident.kind && (!role || !incident.role || role === incident.role),

@@ -1,13 +1,13 @@
-// The job at a glance: nodes x local ranks, each rank one square. Its colour is a measure that the
-// reader chooses; who is blamed, dead, gone or cannot be asked has a sign. Nodes of culprits stand
-// first, then their peers'.
+// The job at a glance: nodes x local ranks, one square per rank. The reader chooses the measure that
+// colours the squares. A sign marks ranks that are blamed, dead, gone or of unknown state. Nodes with
+// blamed ranks come first, then nodes with their peers.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count } from "./format.js";
 import { paint } from "./palette.js";
 import { MeasureSwitch, measureColor, measureWords } from "./wall.js";
 
-const MIN_RANKS = 17; // fewer on one node are seen at once in the table
+const MIN_RANKS = 17; // the table already shows all ranks of a smaller job on one node
 const STATE_WORDS = {
   live: "live",
   exited: "exited",
@@ -16,12 +16,12 @@ const STATE_WORDS = {
   unknown: "state unknown",
 };
 const STATE_SIGNS = { live: "", exited: "", detached: "", died: "✕", unknown: "?" };
-const BLAME_WORDS = { critical: "blamed", warning: "blamed", peer: "peer of who is blamed" };
+const BLAME_WORDS = { critical: "blamed", warning: "blamed", peer: "peer of a blamed rank" };
 const BLAMES = ["critical", "warning", "peer", ""];
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 
 export class JobGrid {
-  /** `onOpen(key)` is called with "ROLE/RANK" when a rank is chosen. */
+  /** Calls `onOpen(key)` with "ROLE/RANK" when the reader chooses a rank. */
   constructor(onOpen) {
     this.card = document.getElementById("job");
     this.body = document.getElementById("job-nodes");
@@ -35,7 +35,7 @@ export class JobGrid {
     this.body.addEventListener("keydown", (event) => this.walk(event));
   }
 
-  /** `opened` are the keys of ranks that were chosen. */
+  /** `opened` has the keys of the chosen ranks. */
   update(run, opened) {
     this.run = run;
     this.opened = opened;
@@ -54,7 +54,7 @@ export class JobGrid {
     for (const node of this.nodes.values()) node.repaint();
   }
 
-  /** One square alone is reached by Tab; arrow keys go on from there. */
+  /** Tab reaches only one square; the arrow keys move between the squares. */
   keepOneInTabOrder() {
     if (this.body.querySelector('[tabindex="0"]')) return;
     const first = this.body.querySelector("button");
@@ -119,7 +119,7 @@ function byLocalRank(a, b) {
   );
 }
 
-/** 0 for who is to blame most, 4 for who is well. */
+/** 0 for the most severe blame, 4 for a rank without a problem. */
 function badness(place) {
   const blame = BLAMES.indexOf(place.blame);
   if (place.state === "died") return Math.min(blame, 2);
@@ -195,7 +195,7 @@ class Cell {
     this.wasOpen = null;
   }
 
-  /** Places that did not change are the very same: most have nothing to do. */
+  /** Skips unchanged ranks: an unchanged `place` is the same object as before. */
   update(place, opened, measure, value) {
     const isOpen = opened.has(this.node.dataset.key);
     const isSame = measure === this.measure && value === this.value;

@@ -1,4 +1,4 @@
-// What the agent told about the newest steps of the ranks in full: one lane of pieces per rank.
+// The latest steps of the ranks with all details, from the agent: one lane of pieces per rank.
 
 import { getPages } from "./feed.js";
 
@@ -8,9 +8,9 @@ const FULL_FETCH_MS = 15000;
 const MIN_FETCH_MS = 200;
 const FETCHES_PER_WINDOW = 100;
 const GAP_SECONDS = 0.01;
-const SETTLED_SECONDS = 5; // what ended longer ago is told and does not change
+const SETTLED_SECONDS = 5; // a piece that ended longer ago is complete and does not change
 
-/** Lanes {key, role, rank, rows}; rows are the answers of /timeline, oldest first. */
+/** Lanes {key, role, rank, rows}; rows are from the responses of /timeline, oldest first. */
 export class Lanes {
   constructor(onChange) {
     this.onChange = onChange;
@@ -24,12 +24,12 @@ export class Lanes {
     this.lanes.clear();
     this.fetchedMs = this.fullFetchMs = -Infinity;
     this.isFetching = false;
-    this.asked = new Set(); // the ranks of the last full answer, with or without rows
+    this.asked = new Set(); // the ranks of the last full response, with or without rows
   }
 
   /**
-   * Fetches what is new; `shownSeconds` is the stretch of time on show. True on another run.
-   * `isOfHub`: it is told now and then, so that many steps are new at once.
+   * Fetches new pieces; `shownSeconds` is the shown time range. Returns true if the run changed.
+   * `isOfHub`: nodes report to a hub at longer intervals, so many steps can be new at once.
    */
   update(run, shownSeconds, isOfHub = false) {
     this.isOfHub = isOfHub;
@@ -45,7 +45,7 @@ export class Lanes {
     return isOther;
   }
 
-  /** More steps went by than a small answer holds: the tab was hidden, or the browser busy. */
+  /** Whether more steps closed than a small response holds: the tab was hidden or the browser busy. */
   hasMissedSteps() {
     return this.run.ranks.some((rank) => {
       const known = this.lanes.get(keyOf(rank))?.rows.at(-1)?.step ?? null;
@@ -53,12 +53,12 @@ export class Lanes {
     });
   }
 
-  /** A rank that was opened, or that came. */
+  /** Whether a rank was opened or joined the run. */
   hasNew() {
     return [...this.ranks.keys()].some((key) => !this.asked.has(key));
   }
 
-  /** Something began since the last answer, or the answer did not reach up to what is open now. */
+  /** Whether a piece began after the last response, or the response lacks the piece that is open now. */
   isNews() {
     if (placesOf(this.run) !== this.places) return true;
     return this.run.ranks.some((rank) => {
@@ -70,7 +70,7 @@ export class Lanes {
     });
   }
 
-  /** Everything now and then, otherwise only the steps that can have changed. */
+  /** Fetches all steps occasionally, otherwise only the steps that can have changed. */
   async fetch(isFull) {
     this.isFetching = true;
     const { run } = this;
@@ -92,7 +92,7 @@ export class Lanes {
       }
       this.onChange();
     } catch {
-      this.places = null; // an unreachable agent is the feed's news, not ours
+      this.places = null; // the feed reports an unreachable agent
     } finally {
       this.fetchedMs = performance.now();
       this.isFetching = false;
@@ -103,7 +103,7 @@ export class Lanes {
     return Math.max(0, ...[...this.lanes.values()].map(lastEnd));
   }
 
-  /** A row may begin in the middle of its step: what came before is known. */
+  /** Adds a row. A row may begin in the middle of its step: earlier pieces are retained. */
   merge(row) {
     const key = keyOf(row);
     const lane = this.lanes.get(key) ?? { key, role: row.role, rank: row.rank, steps: new Map() };
@@ -117,13 +117,13 @@ export class Lanes {
     lane.rows = [...lane.steps.values()].sort((a, b) => a.begin_seconds - b.begin_seconds);
   }
 
-  /** In the order of the rank table. */
+  /** The lanes in the order of the rank table. */
   ordered() {
     const known = [...this.ranks.keys()].filter((key) => this.lanes.has(key));
     return known.map((key) => this.lanes.get(key));
   }
 
-  /** What the agent told, and what is open now drawn on up to `now`. */
+  /** The reported pieces; open pieces are extended to `now`. */
   piecesOf(lane, now) {
     const pieces = lane.rows.flatMap((row) =>
       row.pieces.map((piece) => ({ ...piece, step: row.step })),
@@ -142,7 +142,7 @@ export class Lanes {
   }
 }
 
-/** An open collective looks as its time will be accounted. */
+/** [kind, name] of an open piece; an open collective is drawn as a wait, like its time is counted. */
 function drawnAs(span) {
   if (!span) return ["idle", "idle"];
   return span.kind === "collective" ? ["wait", "collective"] : [span.kind, span.name];
@@ -152,12 +152,12 @@ function keyOf(row) {
   return `${row.role}/${row.rank}`;
 }
 
-/** Changes whenever a rank enters another step, stage or wait. */
+/** A text that changes whenever a rank enters another step, stage or wait. */
 function placesOf(run) {
   return JSON.stringify(run.ranks.map((rank) => [rank.step, rank.inflight.at(-1)?.begin_seconds]));
 }
 
-/** When the newest known piece of a lane ended. */
+/** The end of the latest piece of a lane. */
 export function lastEnd(lane) {
   const row = lane.rows.at(-1);
   return row?.pieces.at(-1)?.end_seconds ?? row?.begin_seconds ?? 0;

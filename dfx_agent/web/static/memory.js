@@ -1,4 +1,4 @@
-// Memory of each rank: its devices' allocators, and what the process itself keeps.
+// Memory of each rank: the allocators of its devices, and the host memory of the process.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { bytes, count, shownWords, signedBytes } from "./format.js";
@@ -113,11 +113,11 @@ class MemoryLine {
 
   explain(x, y) {
     const title = `Rank ${this.rank.rank}${this.device ? `, ${this.device.device}` : ""}`;
-    const detail = this.device ? "peaks are the highest of our samples, about one a second" : "";
+    const detail = this.device ? "a peak is the largest of about one sample per second" : "";
     showTooltip(x, y, title, detail, this.rows());
   }
 
-  /** Figures of the device, then its peaks by stage; of the host where there is no device. */
+  /** Rows for the device and its peaks by stage; rows for host memory if there is no device. */
   rows() {
     const host = this.rank.host_memory;
     const rows = [];
@@ -136,14 +136,14 @@ class MemoryLine {
         .filter((held) => held.device === this.device.device)
         .slice(0, MAX_TOOLTIP_ROWS)
         .forEach((held) => rows.push(heldRow(held)));
-      add("beside the allocator", this.rank.beside_allocator?.now_bytes);
+      add("outside the allocator", this.rank.beside_allocator?.now_bytes);
     } else {
       add("host, anonymous", host?.anonymous_bytes);
       add("resident", host?.resident_bytes);
       add("virtual", host?.virtual_bytes);
-      add("given out by glibc", host?.heap?.used_bytes);
-      add("freed, kept by glibc", host?.heap?.retained_bytes);
-      add("malloc_trim would give back", host?.heap?.trimmable_bytes);
+      add("allocated by glibc", host?.heap?.used_bytes);
+      add("freed, cached by glibc", host?.heap?.retained_bytes);
+      add("malloc_trim would release", host?.heap?.trimmable_bytes);
     }
     return rows;
   }
@@ -153,13 +153,13 @@ function peakRow(stage, peak) {
   return { kind: "stage", name: stage, label: `peak in ${stage}`, text: bytes(peak) };
 }
 
-/** Where states came to the device ("start/...") or went off it ("end/..."). */
+/** Memory where model states were loaded to the device ("start/...") or offloaded ("end/..."). */
 function heldRow(held) {
   const text = `${bytes(held.allocated_bytes)}, ${bytes(held.reserved_bytes)} reserved`;
   return { kind: "stage", name: held.stage, label: `${held.point} of ${held.stage}`, text };
 }
 
-/** Without a limit the bar is full at what is reserved. */
+/** The value of a full bar: the limit, or the reserved memory if there is no limit. */
 function limitOf(device) {
   return device?.limit_bytes ?? device?.reserved_bytes ?? null;
 }

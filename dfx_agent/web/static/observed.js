@@ -1,11 +1,11 @@
-// How the job is observed: which hooks of the guest work, and what the guest costs.
+// How the agent observes the job: which hooks of the guest work, and what the guest costs.
 
 import { element, setHidden } from "./element.js";
 import { finePercent, rankList } from "./format.js";
 
 const PATCH = "patch/";
 const GIVEN_UP = "guest/given_up";
-// by level of that gauge, each in addition to those before it
+// the last entry is level 4 of that gauge; each level includes the entries before it
 const REDUCED = [
   "FLOPs in every 16th step",
   "values and batches in every 16th step",
@@ -29,7 +29,7 @@ export class ObservedLine {
       index ? " · " : "",
       element("span", isBad ? "warn" : "", { textContent: text }),
     ]);
-    this.node.replaceChildren("Observed how: ", ...nodes);
+    this.node.replaceChildren("Observation: ", ...nodes);
   }
 }
 
@@ -69,5 +69,5 @@ function givenUpParts(groups) {
   const level = Math.max(...poorer.map(({ gauges }) => Number(gauges[GIVEN_UP])));
   const what = REDUCED.slice(0, level).join(", ");
   const who = rankList(poorer.flatMap(({ ranks }) => ranks));
-  return [[`recorded less on ${who}, as the guest costs more than its budget: ${what}`, true]];
+  return [[`recorded less on ${who}, because the guest exceeds its overhead budget: ${what}`, true]];
 }

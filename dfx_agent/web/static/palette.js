@@ -1,4 +1,4 @@
-// One colour per stage and one hatching per wait kind, the same in every part of the page.
+// One colour per stage and one hatching per wait kind, the same on the full page.
 // Stage colours were searched so that stages which follow each other stay at least 0.12 apart in
 // OKLab (all pairs 0.057), also as seen with protanopia and deuteranopia.
 
@@ -59,7 +59,7 @@ export function compareStages(a, b) {
   return rank(a) - rank(b) || (a < b ? -1 : 1);
 }
 
-/** The stage's colour; a stage we do not know keeps one colour made from its name. */
+/** The stage's colour; an unknown stage has a constant colour, computed from its name. */
 export function stageColor(name) {
   return STAGES.get(name) ?? `hsl(${hash(name) % 360} 38% ${52 + ((hash(name) >> 9) % 18)}%)`;
 }
@@ -74,7 +74,7 @@ function hash(text) {
   return h;
 }
 
-/** A canvas fill for (kind, name), kind being "stage", "wait" or "idle". */
+/** A canvas fill for (kind, name); kind is "stage", "wait" or "idle". */
 export function canvasFill(context, kind, name) {
   if (kind === "stage") return stageColor(name);
   if (kind === "idle") return themeColors().idle;
@@ -98,7 +98,7 @@ export function paint(node, kind, name) {
   }
 }
 
-/** The colour that stands for (kind, name) in a tinted chip. */
+/** The colour for (kind, name) in a tinted chip. */
 export function inkOf(kind, name) {
   if (kind === "wait") return waitInk(name)[0];
   return kind === "idle" ? "var(--quiet)" : stageColor(name);
@@ -131,7 +131,7 @@ function drawTile(ink, direction) {
   return canvas;
 }
 
-/** Lines that still meet when the tile is repeated. */
+/** Lines that connect when the tile is repeated. */
 function strokes(direction, n) {
   const h = n / 2;
   const up = [-1, 0, 1].map((k) => [k * n - h, n + h, k * n + n + h, -h]);

@@ -1,4 +1,5 @@
-// Where a step goes, or what bounds a pipeline and why; who waits for what; weight sync by part.
+// The breakdown of a step, or the bottleneck of a pipeline and its causes; waits by role; weight sync
+// by part.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count, duration, percent, scalar, toNumber } from "./format.js";
@@ -13,7 +14,7 @@ const WAITS_SHOWN = 3;
 const LEAST_SHARE = 0.005;
 const IN_STEPS = new Set(["seconds", "groups"]);
 /**
- * Figures of the samples' life: label, metric, labels that must be so, text.
+ * Figures about queues and the age of samples: label, metric, required labels, formatter.
  * @type {[string, string, Record<string, string>, (value: number) => string][]}
  */
 const FIGURES = [
@@ -21,8 +22,8 @@ const FIGURES = [
   ["Lag of the oldest tokens", "dfx_policy_lag_worst_versions", { stat: "mean" }, scalar],
   ["Largest lag", "dfx_policy_lag_worst_versions", { stat: "max" }, scalar],
   ["Partial rollouts", "dfx_partial_rollout_ratio", {}, percent],
-  ["Too old", "dfx_stale_ratio", {}, percent],
-  ["Given up", "dfx_aborted_ratio", { stat: "", env: "", subset: "", agent: "" }, percent],
+  ["Stale", "dfx_stale_ratio", {}, percent],
+  ["Aborted", "dfx_aborted_ratio", { stat: "", env: "", subset: "", agent: "" }, percent],
 ];
 
 export class PipelinePanel {
@@ -53,14 +54,14 @@ export class PipelinePanel {
   }
 }
 
-/** Engines, or several roles with a bottleneck, or a breakdown of the steps of one role. */
+/** Whether the card is shown: engines, several roles with a bottleneck, or a step breakdown. */
 function isPipeline(run) {
   const roles = new Set(run.places.map((rank) => rank.role));
   const isKnown = Boolean(run.bottleneck) && (roles.size > 1 || isBreakdown(run.bottleneck));
   return Boolean(run.engines) || isKnown;
 }
 
-/** Whether the verdict says where a step goes: the roles of the job take turns. */
+/** Whether the verdict is a breakdown of a step: the roles of the job take turns. */
 export function isBreakdown({ bound_by: bound, parts, chain }) {
   return !bound && parts.length > 0 && chain.length > 0;
 }
@@ -107,7 +108,7 @@ class BottleneckView {
   }
 }
 
-/** What is felt first, each because of the next. */
+/** The chain of causes: the symptom first, each line because of the next. */
 class Link {
   constructor() {
     this.node = element("li");
@@ -134,7 +135,7 @@ class CauseLine {
   }
 }
 
-/** One role: its mean time as a bar, and its largest waits in words. */
+/** One role: a bar of its mean time, and its largest waits as text. */
 class WaitLine {
   constructor() {
     this.name = element("th", "c-role", { scope: "row" });
@@ -196,7 +197,7 @@ function windowText(told) {
   return `steps ${told.first_step} to ${told.last_step} of ${told.role}`;
 }
 
-/** "2.61 s a step", "9 requests", "3.1 times"; what it costs is not always known. */
+/** "2.61 s a step", "9 requests", "3.1 times"; "" if the cost is not known. */
 export function amountText({ amount, unit }) {
   if (amount === null) return "–";
   const [base, ...rest] = unit.split(" ");
@@ -204,7 +205,7 @@ export function amountText({ amount, unit }) {
   return [number, IN_STEPS.has(unit) ? "a step" : rest.join(" ")].filter(Boolean).join(" ");
 }
 
-/** Of each role: the mean of its ranks' last steps; of one that counts no steps, of all its time. */
+/** Rows by role: the mean of its ranks' last steps, or of their total time if it counts no steps. */
 export function waitsOf(run) {
   return run.roles.map(({ role, num_ranks: numRanks, is_of_steps: isOfSteps, mean }) => {
     const parts = partsOf(mean);
@@ -224,7 +225,7 @@ function waitWords(parts, seconds) {
   return shown.length ? shown.join(" · ") : "no waits";
 }
 
-/** Rows {key, name, parts, bytes}: the sender's stages, or what is told of all; then receivers. */
+/** Rows {key, name, parts, bytes}: the sender's stages or the reported totals, then each receiver. */
 export function weightSync(run) {
   const rows = new Map();
   const row = (receiver) => {
@@ -246,7 +247,7 @@ export function weightSync(run) {
   return [...rows.values()].filter((r) => Object.keys(r.parts).length).sort(byName);
 }
 
-/** As the catalogue takes them: what is waited for inside a part belongs to it. */
+/** Seconds of each part, as in the catalogue: a wait inside a part belongs to the part. */
 function partSeconds(split) {
   const found = {};
   for (const byStage of [split.stage_seconds, ...Object.values(split.wait_seconds)]) {
@@ -259,7 +260,7 @@ function partSeconds(split) {
   return found;
 }
 
-/** Queues and the age of samples, as far as somebody tells them. */
+/** Queues and the age of samples, as far as the run reports them. */
 export function figuresOf(run) {
   const found = [];
   for (const [key, metric, labels, text] of FIGURES) {

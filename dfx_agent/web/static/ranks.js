@@ -1,5 +1,6 @@
-// One line per rank: what it does now, and where its last step went, on one scale for all. Who is
-// blamed comes first; of a large job the table has who is blamed or chosen, and a few to compare.
+// One line per rank: its current activity, and the breakdown of its last step, on one scale for all
+// ranks. Blamed ranks come first. For a large job, the table has the blamed ranks, the chosen ranks
+// and a few ranks to compare.
 
 import { blameOf, rowsOf } from "./blame.js";
 import { element, reconcile, setHidden, setText } from "./element.js";
@@ -24,7 +25,7 @@ export class RankTable {
     this.awaited = null;
   }
 
-  /** The rank's line is scrolled to, as soon as it is there. */
+  /** Scrolls to the rank's line as soon as the line exists. */
   reveal(key) {
     this.awaited = key;
   }
@@ -73,7 +74,7 @@ export class RankTable {
   }
 }
 
-/** The last step sets the scale; the running one only while it is not longer by far. */
+/** The last step sets the scale; a running step counts only if it is not much longer. */
 function wallSeconds(rank) {
   return rank.last ? [rank.last.wall_seconds] : [rank.current.wall_seconds];
 }
@@ -154,7 +155,7 @@ class RankLine {
     setHidden(this.bars, rank.source === "passive" || (!last && !rank.current));
   }
 
-  /** Loud who is to blame, quiet who waits for it; `found` is what is said of this rank. */
+  /** Highlights a blamed rank and dims ranks that wait for it; `found` is the blame of this rank. */
   blame(found, hasVictims, now) {
     const level = found?.severity ?? "";
     if (this.node.dataset.blame !== level) this.node.dataset.blame = level;
@@ -178,7 +179,7 @@ class RankLine {
     setText(this.parent, rank.state === "died" && rank.inflight.length ? "died here" : place.around);
   }
 
-  /** Clocks of the living go on between snapshots. */
+  /** Advances the clocks of live ranks between snapshots. */
   tick(now) {
     const span = this.rank.state === "live" ? this.rank.inflight.at(-1) : null;
     const since = Math.max(0, now - this.snapshotSeconds);
@@ -190,7 +191,7 @@ class RankLine {
     this.explain(this.last.node, box.left, box.bottom);
   }
 
-  /** `target` is the piece of a bar, or the bar, that is pointed at. */
+  /** `target` is the bar, or the piece of a bar, under the pointer. */
   explain(target, x, y) {
     const isCurrent = target.closest(".current") !== null;
     const bar = isCurrent ? this.current : this.last;
@@ -214,7 +215,7 @@ class RankLine {
   }
 }
 
-/** Where a rank is: what the chip shows and in which colour, and the stage around it. */
+/** The position of a rank: text and colour of the chip, and the enclosing stage. */
 function placeOf(rank) {
   if (rank.source === "passive") return passivePlace(rank);
   const span = rank.inflight.at(-1);
@@ -231,7 +232,7 @@ function placeOf(rank) {
   return { kind: span.kind, name: span.name, text: spanText(span), around };
 }
 
-/** Seen from outside: what its newest stack shows, else how busy it is. It has no spans. */
+/** A rank without the guest has no spans: shows its latest stack, or how busy its CPUs are. */
 function passivePlace(rank) {
   const look = rank.outside;
   const busy = look?.cpu_ratio == null ? "" : `${look.cpu_ratio.toFixed(1)} cores`;
@@ -251,7 +252,7 @@ function partWords(part) {
   return `${part.kind === "wait" ? "wait " : ""}${part.name} ${duration(part.seconds)}`;
 }
 
-/** Tokens of the last closed step over its wall time; "total" counts alone where it is given. */
+/** Tokens of the last closed step / its wall time; uses only "total" if that is reported. */
 function tokensPerSecond(rank) {
   const kinds = Object.entries(rank.tokens);
   if (!kinds.length || !(rank.tokens_seconds > 0)) return "–";

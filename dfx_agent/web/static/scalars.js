@@ -1,4 +1,4 @@
-// Every scalar without a chart of its own: name, its course as a small line, value, unit, step.
+// Every scalar without its own chart: name, a small line chart, value, unit, step.
 
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { count, scalar, unitText } from "./format.js";
@@ -19,7 +19,7 @@ export class ScalarTable {
     document.addEventListener("keydown", (event) => this.shortcut(event));
   }
 
-  /** `charted` are the keys that have a chart already. */
+  /** `charted` has the keys that already have a chart. */
   update(run, histories, charted) {
     const scalars = run.scalars.filter((row) => !charted.has(row.key));
     scalars.sort((a, b) => (a.key < b.key ? -1 : 1));
@@ -111,7 +111,7 @@ function spread(row) {
   return num > 1 ? `mean of ${num}: from ${scalar(Number(min))} to ${scalar(Number(max))}` : "";
 }
 
-/** A polyline over the values; a gap where a value is not finite. */
+/** A polyline over the values, with a gap for each value that is not finite. */
 function sparkPath(values) {
   const finite = values.filter(Number.isFinite);
   if (finite.length < 2) return "";

@@ -1,4 +1,4 @@
-// A TimeSplit as a list of parts in the order in which every bar of the page stacks them.
+// A TimeSplit as a list of parts, in the order of all stacked bars of the page.
 
 import { element } from "./element.js";
 import { compareStages, paint } from "./palette.js";
@@ -7,7 +7,7 @@ import { compareStages, paint } from "./palette.js";
 export function partsOf(split) {
   const stages = Object.entries(split.stage_seconds).sort(([a], [b]) => compareStages(a, b));
   const stageSum = stages.reduce((total, [, seconds]) => total + seconds, 0);
-  // Stages that overlap sum to more than the active time; the bar as a whole must stay wall time.
+  // Overlapping stages sum to more than the active time, but the length of the bar is the wall time.
   const squeeze = stageSum > 0 ? split.active_seconds / stageSum : 1;
   const parts = stages.map(([name, seconds]) => part("stage", name, seconds, seconds * squeeze));
   for (const [kind, byStage] of Object.entries(split.wait_seconds).sort()) {
@@ -37,7 +37,7 @@ export class SplitBar {
     this.pieces = new Map();
   }
 
-  /** `scaleSeconds` is what the full width stands for. */
+  /** `scaleSeconds` is the time of the full width. */
   update(split, scaleSeconds) {
     this.show(split ? partsOf(split) : [], scaleSeconds);
   }

@@ -14,7 +14,7 @@ const BOTTOM_PX = 22;
 const MAX_BAR_PX = 34;
 const MIN_BAR_PX = 10;
 const MIN_HEIGHT_PX = 180;
-const MAX_BARS = 40; // the snapshot holds the newest few steps; the page remembers more
+const MAX_BARS = 40; // the snapshot has only the latest few steps; the page caches more
 
 export class StepBars {
   constructor() {
@@ -32,7 +32,7 @@ export class StepBars {
     this.newest = "";
   }
 
-  /** Adds bars only when a step has closed. */
+  /** Adds bars only after a step has closed. */
   update(run) {
     this.run = run;
     const roles = [...new Set(run.steps.map((row) => row.role))].sort();

@@ -1,4 +1,4 @@
-// A canvas that is sharp on every screen and is drawn in CSS pixels.
+// A canvas that is sharp on every screen and uses CSS pixels as coordinates.
 
 /** Sizes the canvas to its box and `height`; returns a cleared context. */
 export function prepareSurface(canvas, height) {
@@ -35,7 +35,7 @@ export function drawLine(context, x0, y0, x1, y1, color, width = 1) {
   context.stroke();
 }
 
-/** A round number, also of minutes, so that about `parts` of it fit into `range`. */
+/** A round tick distance (also in minutes) that divides `range` into about `parts` parts. */
 export function niceStep(range, parts) {
   const rough = range / parts;
   if (rough > 20) {

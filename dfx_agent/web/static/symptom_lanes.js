@@ -1,4 +1,4 @@
-// The symptoms over steps: one lane per family and direction, filled while active, from its onset.
+// Symptoms over steps: one lane per family and direction, filled from the onset while active.
 
 import { setText } from "./element.js";
 import { drawLine, drawText, prepareSurface } from "./surface.js";
@@ -68,7 +68,7 @@ export class SymptomLanes {
     this.drawSteps(context, height, colors);
   }
 
-  /** Left edge of the place of one step. */
+  /** Left edge of one step. */
   x(index) {
     return LEFT_PX + (this.width * index) / Math.max(1, this.history.steps.length);
   }
@@ -87,7 +87,7 @@ export class SymptomLanes {
     if (onset >= 0) drawLine(context, this.x(onset), y - 2, this.x(onset), y + BAR_PX + 2, colors.text, 2);
   }
 
-  /** A line under all lanes while the baselines are frozen. */
+  /** Draws a line under all lanes while the baselines are frozen. */
   drawLatch(context, colors) {
     const y = TOP_PX + this.lanes.length * LANE_PX + 2;
     context.fillStyle = colors.bad;
@@ -123,7 +123,7 @@ export class SymptomLanes {
   }
 }
 
-/** [from, to) of each run of true. */
+/** [from, to) of each sequence of true values. */
 function stretches(flags) {
   const found = [];
   flags.forEach((flag, index) => {

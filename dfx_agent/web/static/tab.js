@@ -1,10 +1,10 @@
-// Title and icon of the browser's tab: what is wrong is seen from another tab.
+// Title and icon of the browser's tab: a problem is visible from another tab.
 
 const SIGNS = { bad: "✕", warn: "▲" };
 const ICONS = { bad: "static/favicon-bad.svg", warn: "static/favicon-warn.svg" };
 const ICON = "static/favicon.svg";
 
-/** "✕ hang rank 1 · run", or the step; `lines` are those of the banner, the worst first. Pure. */
+/** "✕ hang rank 1 · run", or the step; `lines` are the banner's lines, worst first. Pure. */
 export function tabTitle(lines, run, step) {
   const name = run?.run ?? "dfx-agent";
   const worst = worstOf(lines);

@@ -1,4 +1,4 @@
-// The colours of style.css for those who draw on a canvas; follows light and dark.
+// The colours of style.css for code that draws on a canvas; follows the light and dark themes.
 
 const NAMES = [
   "text", "quiet", "line", "surface", "idle", "hatch", "bad", "warn", "accent", "less", "more", "much",
@@ -7,7 +7,7 @@ const media = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set();
 let colors = null;
 
-/** {text, quiet, line, surface, ...} of the present theme. */
+/** {text, quiet, line, surface, ...} of the current theme. */
 export function themeColors() {
   if (!colors) {
     const style = getComputedStyle(document.documentElement);

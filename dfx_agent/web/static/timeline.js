@@ -1,4 +1,4 @@
-// The newest steps of every rank on one time axis whose right edge is now.
+// The latest steps of every rank on one time axis whose right edge is now.
 
 import { setText } from "./element.js";
 import { axisSeconds, duration, shownWords } from "./format.js";
@@ -10,10 +10,10 @@ import { hideTooltip, showTooltip } from "./tooltip.js";
 
 const TOP_PX = 22;
 const BOTTOM_PX = 22;
-const LANES_PX = 300; // what the lanes share before they get thin
+const LANES_PX = 300; // total height of the lanes; many lanes get thinner
 const MIN_REDRAW_PX = 1.5;
 
-/** Whose timelines a hub could not get, and why: "without node-b: its agent …". */
+/** The nodes whose timelines a hub could not fetch, and why: "without node-b: its agent …". */
 export function unaskedWords(run, nodes) {
   const shown = new Set(run.ranks.map((rank) => rank.node));
   return nodes
@@ -39,7 +39,7 @@ export class Timeline {
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
   }
 
-  /** `nodes` are those that tell a hub: it asks them for what is drawn here. */
+  /** `nodes` are the nodes that report to the hub; the hub fetches the timeline from them. */
   update(run, nodes) {
     this.run = run;
     this.unasked = unaskedWords(run, nodes);
@@ -47,7 +47,7 @@ export class Timeline {
     if (this.lanes.update(run, this.view?.seconds ?? 0, nodes.length > 0)) this.unpoint();
   }
 
-  /** The shown stretch of time: eight typical steps, or all of a step that lasts far longer. */
+  /** The shown time range: eight typical steps, or one full step that lasts much longer. */
   window(lanes, now) {
     const rows = lanes.flatMap((lane) => lane.rows);
     const walls = rows
@@ -66,7 +66,7 @@ export class Timeline {
     return { begin: end - seconds, end, seconds, isLive };
   }
 
-  /** Called several times a second; draws only when something moved by a visible amount. */
+  /** Called several times a second; draws only if the view moved by a visible amount. */
   draw(now) {
     const lanes = this.lanes.ordered();
     if (!lanes.length || !this.canvas.clientWidth) return;
@@ -109,7 +109,7 @@ export class Timeline {
     this.say();
   }
 
-  /** The lane of this rank ("ROLE/RANK", "" for none) stands out. */
+  /** Highlights the lane of this rank ("ROLE/RANK", "" for none). */
   mark(key) {
     if (key !== this.marked) this.isDirty = true;
     this.marked = key;
@@ -146,7 +146,7 @@ export class Timeline {
     this.paintStepNames(context, lanes[0].rows, colors);
   }
 
-  /** From the newest back, leaving out those that would run into the next one. */
+  /** Draws labels from the latest step backwards and omits labels that would overlap the next one. */
   paintStepNames(context, rows, colors) {
     let free = this.view.right;
     for (const row of [...rows].reverse()) {
@@ -201,7 +201,7 @@ export class Timeline {
     setText(this.note, parts.filter(Boolean).join(" · "));
   }
 
-  // Pointing: with the mouse, or with the arrow keys.
+  // Selects a piece with the mouse or the arrow keys.
 
   point(event) {
     if (!this.view) return;

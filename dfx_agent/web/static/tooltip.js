@@ -1,4 +1,4 @@
-// The one tooltip of the page: a title, a line of detail and rows with a colour each.
+// The tooltip of the page: a title, a line of detail, and rows with one colour each.
 
 import { element } from "./element.js";
 import { duration } from "./format.js";
@@ -10,8 +10,8 @@ node.setAttribute("role", "tooltip");
 document.body.append(node);
 
 /**
- * Shows it beside the point (client coordinates). `rows` are {kind, name, text, strong, label}:
- * without a kind there is no colour, without a label the name speaks.
+ * Shows the tooltip next to the point (client coordinates). `rows` are {kind, name, text, strong,
+ * label}: a row without a kind has no colour, a row without a label shows the name.
  */
 export function showTooltip(x, y, title, detail, rows = []) {
   node.replaceChildren(element("strong", "", { textContent: title }));

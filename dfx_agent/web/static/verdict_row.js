@@ -1,4 +1,4 @@
-// One line of the banner: who and what, since when and at what cost, what to do, and its buttons.
+// One line of the banner: who and what, since when, at what cost, what to do, and its buttons.
 
 import { element, reconcile, setCodeText, setHidden, setText } from "./element.js";
 
@@ -6,7 +6,7 @@ const SIGNS = { bad: "✕", warn: "▲", unsure: "?", note: "i", good: "✓", qu
 const COPIED_MS = 2000;
 
 export class VerdictRow {
-  /** `actions` are {show(target), copy(incident)}; a line without them has no such button. */
+  /** `actions` are {show(target), copy(incident)}; without an action there is no button. */
   constructor(actions = null) {
     this.sign = element("span", "sign");
     this.sign.setAttribute("aria-hidden", "true");
@@ -83,7 +83,7 @@ export class VerdictRow {
   }
 }
 
-/** "64 s of 300 s": how far a suspicion is from being called found. */
+/** "64 s of 300 s": the age of a suspicion, and the age at which the verdict becomes `found`. */
 class SuspicionBar {
   constructor() {
     this.fill = element("i");

@@ -5,9 +5,9 @@ import { IncidentMemory } from "./incident_memory.js";
 import { VerdictRow } from "./verdict_row.js";
 import { verdictsOf } from "./verdicts.js";
 
-/** Updated in place, so that ticking seconds neither rebuild the list nor close what is open. */
+/** Updated in place, so that a ticking clock neither rebuilds the list nor closes open evidence. */
 export class VerdictStrip {
-  /** `actions` are what the buttons of a line do: {show(target), copy(incident)}. */
+  /** `actions` are the callbacks of a line's buttons: {show(target), copy(incident)}. */
   constructor(actions) {
     this.node = document.getElementById("verdicts");
     this.list = document.getElementById("verdict-list");
@@ -37,14 +37,14 @@ export class VerdictStrip {
   }
 }
 
-/** What the agent said before is no verdict on now. */
+/** While the agent cannot be reached, its last verdicts do not describe the present. */
 function unreachable(snapshot) {
   const at = new Date(snapshot.time_seconds * 1000).toLocaleTimeString("en-GB");
   return {
     key: "unreachable",
     level: "bad",
     title: "The agent cannot be reached",
-    detail: `Everything below is as it was at ${at}. The job is not affected; this page reconnects by itself.`,
+    detail: `Everything below shows the state at ${at}. The job is not affected. This page reconnects automatically.`,
     evidence: [],
   };
 }

@@ -1,6 +1,6 @@
-// What is wrong, in words: the run's incidents with their evidence, and what the page adds as notes
-// (values that are no numbers, lost records, refused segments). No figure, no verdict. Whether
-// anything is green is the run's standing, which the agent alone decides.
+// The banner's text: the run's incidents with their evidence, and notes that the page adds (values
+// that are not finite, lost records, refused segments). The page makes no verdicts: only the agent
+// decides the run's standing, which makes the page green.
 
 import { deviceNotes } from "./devices.js";
 import { count, isLiving, rankList } from "./format.js";
@@ -14,14 +14,14 @@ import {
 } from "./incident_lines.js";
 
 const MAX_LINES = 8;
-const [LOST, EARLIER, DROPPED] = [0, 1, 2]; // in `lost` of a place
+const [LOST, EARLIER, DROPPED] = [0, 1, 2]; // indices in a place's `lost`
 const LEVELS = ["bad", "warn", "unsure", "note", "good"];
 
 /**
  * Lines {key, level, title, detail, action, evidence, incident}, worst first; pure. A level is "bad",
- * "warn", "unsure" (a suspicion), "note", "good" (the run is clear) or "quiet" (what else was judged,
- * or why it could not be). `now` is the agent's clock; `alerts` are those that fire, for their
- * runbook; `doubtful` incidents are shown greyed; without a run only the agent itself is judged.
+ * "warn", "unsure" (a suspicion), "note", "good" (the run is clear) or "quiet" (other verdicts, and
+ * why a verdict is missing). `now` is the agent's clock. `alerts` are the firing alerts, used for
+ * their runbook. `doubtful` incidents are greyed. Without a run, the lines are only about the agent.
  */
 export function verdictsOf(snapshot, run, now, alerts, doubtful = []) {
   if (!run) return keyed([...agentLines(snapshot.agent, now), ...finishedLines(snapshot)]);
@@ -46,25 +46,25 @@ export function verdictsOf(snapshot, run, now, alerts, doubtful = []) {
   return keyed([...part, ...origin, ...lines]);
 }
 
-/** What part of the job all that follows is about, and who knows the whole. */
+/** Says that this agent sees only a part of the job, and where the full job is shown. */
 function partLines(run, hub) {
   if (!run.part) return [];
   const line = { key: "part", level: "note", title: sentence(run.part) };
   if (!hub) {
-    const detail = "To judge the whole job, let the agents of all nodes join a hub (--join URL).";
+    const detail = "To judge the full job, connect the agents of all nodes to a hub (--join URL).";
     return [{ ...line, detail }];
   }
   if (hub.state !== "joined") {
     const why = hub.message ? `: ${hub.message}` : "";
-    const detail = `The hub ${hub.url} does not take what this node tells${why}.`;
+    const detail = `The hub ${hub.url} does not accept reports from this node${why}.`;
     return [{ ...line, level: "warn", detail }];
   }
   const href = `${hub.url}/#${new URLSearchParams({ run: run.run })}`;
   const link = { href, text: "Open its page" };
-  return [{ ...line, detail: "The whole job is judged by the hub.", link }];
+  return [{ ...line, detail: "The hub judges the full job.", link }];
 }
 
-/** A line keeps its node, opened or not, while it is about the same thing. */
+/** A constant key for each line, so that its element, opened or not, is reused. */
 function keyed(lines) {
   const times = new Map();
   return lines.map((line) => {
@@ -76,7 +76,7 @@ function keyed(lines) {
   });
 }
 
-/** Runs of an earlier agent of this folder: nothing of them is left but what was concluded. */
+/** Runs of an earlier agent of this folder: only their conclusions are stored. */
 function finishedLines(snapshot) {
   return (snapshot.finished ?? []).map((run) => ({
     key: `finished ${run.run}`,
@@ -87,7 +87,7 @@ function finishedLines(snapshot) {
   }));
 }
 
-/** Ranks that died and of which no incident speaks: after a hang, say. */
+/** Ranks that died and that no incident mentions, for example after a hang. */
 function deaths(run) {
   const named = new Set(
     run.incidents
@@ -103,12 +103,12 @@ function deaths(run) {
     {
       level: "note",
       title: `${sentence(nameOf(run, dead))} died`,
-      detail: `Gone without closing the segment: pid ${pids}.`,
+      detail: `Exited without closing the segment: pid ${pids}.`,
     },
   ];
 }
 
-/** What was looked at without finding anything, and what could not be judged, in one line. */
+/** One line for the kinds that are clear and the kinds that could not be judged. */
 function restLines(run, agent, hasProblem) {
   const rest = run.verdicts.filter((verdict) => verdict.state !== "found");
   const isClear = run.standing.state === "clear" && !hasProblem;
@@ -163,12 +163,12 @@ function nonFinite(run) {
     .map((row) => ({
       level: "note",
       title: `${row.key} is ${row.moments.sum}${row.step === null ? "" : ` at step ${row.step}`}`,
-      detail: "The newest reported value is not a finite number.",
+      detail: "The latest reported value is not a finite number.",
     }));
 }
 
 function lossesOf(dropped) {
-  const read = `${count(dropped.num_records)} records of theirs were read`;
+  const read = `${count(dropped.num_records)} of their records were read`;
   return `${read}, ${count(dropped.num_lost_records)} were lost.`;
 }
 
@@ -179,7 +179,7 @@ function losses(run) {
       key: `gone ${dropped.role}`,
       level: "note",
       title: `${count(dropped.num_ranks)} ended processes of ${dropped.role} are not listed`,
-      detail: `The newest ended ones are. ${lossesOf(dropped)}`,
+      detail: `Only the latest ended processes are listed. ${lossesOf(dropped)}`,
     });
   }
   const lost = run.places.filter((rank) => rank.lost[LOST] > 0);
@@ -200,7 +200,7 @@ function losses(run) {
       key: "earlier",
       level: "note",
       title: `${count(total)} records of ${nameOf(run, earlier)} are from before this agent`,
-      detail: "They were overwritten before it began to read: its totals begin later than the run.",
+      detail: "They were overwritten before the agent began to read, so its totals begin later than the run.",
     });
   }
   const dropped = run.places.filter((rank) => rank.lost[DROPPED] > 0);
@@ -218,7 +218,7 @@ function losses(run) {
       key: "stale",
       level: "note",
       title: `${count(run.num_stale_scalars)} scalar values are not in the curves`,
-      detail: "They belong to steps long past, or the job reports more than 10,000 names.",
+      detail: "They belong to old steps, or the job reports more than 10,000 names.",
     });
   }
   return lines;
@@ -251,7 +251,7 @@ function agentLines(agent, now) {
       key: "blind",
       level: "bad",
       title: `Blind since ${new Date(agent.blind.since_seconds * 1000).toLocaleTimeString()}`,
-      detail: `${agent.blind.reason}. What is shown of it says nothing about now.`,
+      detail: `${agent.blind.reason}. The values shown for this run are out of date.`,
     });
   }
   lines.push(...deviceNotes(agent, now));
@@ -259,7 +259,7 @@ function agentLines(agent, now) {
     lines.push({
       level: "note",
       title: `Another agent (pid ${agent.other_agent_pid}) serves the same folder`,
-      detail: "Both show the same runs; the other one removes what dead processes leave behind.",
+      detail: "Both show the same runs. The other agent cleans up after dead processes.",
     });
   }
   if (agent.num_dropped_runs > 0) {
@@ -267,14 +267,14 @@ function agentLines(agent, now) {
       key: "gone runs",
       level: "note",
       title: `${count(agent.num_dropped_runs)} ended runs are not listed`,
-      detail: "The newest 32 that ended are, each for an hour.",
+      detail: "The page lists the latest 32 ended runs for one hour each.",
     });
   }
   if (agent.spans?.num_left_out > 0) {
     lines.push({
       key: "spans",
       level: "note",
-      title: `Spans of the job are left out: ${count(agent.spans.num_left_out)}`,
+      title: `${count(agent.spans.num_left_out)} spans of the job were not accepted`,
       detail: `The first: ${agent.spans.first}.`,
     });
   }
@@ -283,7 +283,7 @@ function agentLines(agent, now) {
       key: "exporters",
       level: "warn",
       title: `${count(agent.num_exporter_errors)} exporter errors`,
-      detail: "Some destinations did not get everything; the agent's own output has the reasons.",
+      detail: "Some destinations did not receive all data. The agent's output has the reasons.",
     });
   }
   return lines;

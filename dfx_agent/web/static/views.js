@@ -1,21 +1,21 @@
-// Which cards a view shows, and what leads on the overview. A card names its views in `data-views`,
-// and in `data-leads` the kind of incident that brings it to the top.
+// Which cards a view shows, and which card is first on the overview. A card names its views in
+// `data-views`, and in `data-leads` the kind of incident that moves the card to the top.
 
 import { VIEWS, hashOf } from "./address.js";
 import { element, setHidden, setText } from "./element.js";
 
-/** What a view without any card says: what is missing, and how to get it. */
+/** The text of a view without cards: what is missing, and how to get it. */
 const EMPTY = {
   timeline: "No rank has sent a span yet. Stages appear with the first step of the job.",
   ranks: "No rank has appeared yet.",
   pipeline:
-    "No pipeline is known: this job has one role and no rollout engine. " +
+    "This job has no pipeline: it has one role and no rollout engine. " +
     "Queues and policy lag appear when the framework or dfx.queue() reports them.",
   memory:
-    "No rank reports memory. It comes from torch in the job's processes and from the driver of the devices.",
+    "No rank reports memory. The values come from torch in the job's processes and from the device driver.",
   health:
-    "No metric of training has been reported. The framework's own logger is read, or call dfx.scalar(name, value).",
-  data: "No batch has been compared. The ledger of batches is filled by the framework's adapter, or by dfx.ledger(boundary, batch).",
+    "No training metric has been reported. Use the framework's logger, or call dfx.scalar(name, value).",
+  data: "No batch has been compared. The framework's adapter records batches; in your own loop call dfx.ledger(boundary, batch).",
 };
 
 export class Views {
@@ -30,7 +30,7 @@ export class Views {
     this.shown = "";
   }
 
-  /** `incidents` decide what leads; cards of other views are not laid out. */
+  /** `incidents` decide which card is first; cards of other views are hidden. */
   update(address, incidents) {
     for (const [name, link] of this.links) {
       const href = hashOf({ ...address, view: name });

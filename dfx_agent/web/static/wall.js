@@ -1,10 +1,10 @@
-// The measure that colours the wall of ranks. Two-sided ones are blue below and orange above the
-// median of the role, as everybody can tell these apart; shares go from grey to violet.
+// The measure that colours the squares of the ranks. Two-sided measures are blue below and orange above
+// the median of the role: colour-blind people can tell these colours apart. Shares are grey to violet.
 
 import { element, setHidden } from "./element.js";
 
 /**
- * name -> [button, what it is, whether it is against the median].
+ * name -> [text of the button, description, whether it is relative to the median].
  * @type {Map<string, [string, string, boolean]>}
  */
 const MEASURES = new Map([
@@ -14,10 +14,10 @@ const MEASURES = new Map([
   ["tokens", ["Tokens", "tokens of the last step", true]],
   ["now", ["Now", "", false]],
 ]);
-const FULL_RATIO = 1.5; // where a two-sided colour is full
+const FULL_RATIO = 1.5; // ratio to the median at which a two-sided colour is full
 const NUM_SHADES = 10;
 
-/** How far from the middle, -1 to 1: 0 at the median, 1 at one and a half of it. Pure. */
+/** Distance from the median, -1 to 1: 0 at the median, 1 at 1.5 times the median. Pure. */
 export function shadeOf(measure, value) {
   if (value === null) return null;
   const [, , isTwoSided] = MEASURES.get(measure);
@@ -62,7 +62,7 @@ export class MeasureSwitch {
     }
   }
 
-  /** Map place -> value of the measure that is shown: the chosen one, "now" where no rank has it. */
+  /** Map place -> value of the shown measure: the chosen one, or "now" if no rank has a value. */
   update(run) {
     const columns = run.wall ?? {};
     const has = (name) => name === "now" || columns[name]?.length === run.places.length;
@@ -92,7 +92,7 @@ export class MeasureSwitch {
     this.scale.title = words;
   }
 
-  /** Arrow keys choose, as in any group of radio buttons. */
+  /** The arrow keys select a measure, as in any group of radio buttons. */
   walk(event) {
     const along = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!along) return;
