@@ -1,5 +1,4 @@
-"""An asynchronous RL run on CPU: rollout servers, orchestrator, learners, each in its processes.
+"""An asynchronous RL run on CPU: rollout servers, an orchestrator and learners as processes.
 
-How to run it, and which line of the guest goes where:
-docs/how-to/instrument-an-asynchronous-job.md.
+docs/how-to/instrument-an-asynchronous-job.md explains how to run it, and where to call the guest.
 """

@@ -1,4 +1,4 @@
-"""Starts the processes of the pipeline, and ends them: all of them, whatever happened.
+"""Starts the processes of the pipeline and always ends all of them.
 
 dfx-agent run -- python -m examples.async_rl --steps 100 --fault slow_replica:1:3
 """
@@ -25,14 +25,14 @@ from examples.async_rl.faults import GRAMMAR, NUM_RANKS, NUM_REPLICAS
 
 POLL_SECONDS = 0.2
 TRUTH_EVERY_SECONDS = 1.0
-# the file grows with the run: writing it takes no more than this share of our time
+# the file grows with the run: limits the share of this process's time that goes into writing it
 MAX_TRUTH_SHARE = 0.02
 GRACE_SECONDS = 5.0
 _INTERRUPTED = 128 + signal.SIGINT
 
 
-class Stopped(Exception):  # noqa: N818 (no error: somebody has asked for it)
-    """A signal has asked us to end."""
+class Stopped(Exception):  # noqa: N818 (not an error: the user asked for it)
+    """A signal asked this process to end."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Pipeline:
-    """The processes of one run, which leave nothing but their output."""
+    """The processes of one run; only their output remains afterwards."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self._options = options
@@ -71,7 +71,7 @@ class Pipeline:
         self._others: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """All sockets listen before anybody starts: who asks early waits in their backlog."""
+        """Open all sockets before any process starts: early requests wait in the backlog."""
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(NUM_REPLICAS + 1)]
         urls = [f"http://127.0.0.1:{listening.getsockname()[1]}" for listening in sockets]
         *servers, orchestrator = urls
@@ -90,9 +90,9 @@ class Pipeline:
             self._learners[f"learner rank {rank}"] = self._child("learner", [*place, *shared])
 
     def failed(self) -> str | None:
-        """Which process has ended that should not have, in words."""
+        """Message about a process that ended unexpectedly."""
         ended = {name: child.poll() for name, child in self._others.items()}
-        # a learner may end, by itself
+        # a learner may end normally
         ended |= {name: child.poll() or None for name, child in self._learners.items()}
         codes = ((name, code) for name, code in ended.items() if code is not None)
         return next((f"{name} ended with code {code}" for name, code in codes), None)
@@ -101,7 +101,7 @@ class Pipeline:
         return all(child.poll() == 0 for child in self._learners.values())
 
     def stop(self) -> None:
-        """Learners before what they wait for; whoever is not gone in time is killed."""
+        """End the learners first, then the servers. Kill processes that do not end in time."""
         for children in (self._learners, self._others):
             for child in children.values():
                 child.terminate()
@@ -116,9 +116,9 @@ class Pipeline:
     def _child(
         self, module: str, arguments: list[str], listening: socket.socket | None = None
     ) -> subprocess.Popen[bytes]:
-        """In a session of its own: a Ctrl-C is ours, and we end them in order.
+        """Start a child in a new session: only this process receives Ctrl-C and ends the children.
 
-        Its standard input ends with us, and it with that.
+        The child's standard input closes when this process ends; the child then ends too.
         """
         command = [sys.executable, "-m", f"examples.async_rl.{module}", *arguments]
         command += ["--seed", str(self._options.seed)]
@@ -137,7 +137,7 @@ class Pipeline:
 
 
 def _watch(pipeline: Pipeline, options: argparse.Namespace, parsed: tuple[Fault, ...]) -> int:
-    """Exit code, when the learners have ended or some process failed."""
+    """Wait until the learners have ended or a process failed; returns the exit code."""
     next_truth = 0.0
     while not pipeline.is_over():
         if failure := pipeline.failed():
@@ -179,9 +179,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=[],
         metavar="SPEC",
         help=f"make something go wrong, may be repeated: {', '.join(GRAMMAR.values())}; "
-        "STEP is the first step of it, default 10",
+        "STEP is the first step with the fault, default 10",
     )
-    add("--truth", type=Path, metavar="FILE", help="what the faults really did, as JSON")
+    add("--truth", type=Path, metavar="FILE", help="write the real effect of the faults as JSON")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""A rollout engine: one thread that batches requests, and stands still for new weights."""
+"""A rollout engine: one thread that batches requests and pauses to load new weights."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from examples.async_rl.settings import CONTEXT_LENGTH
 from examples.async_rl.truth import TruthLog
 
 MAX_BATCH_SIZE = 8
-# so long a request waits for others to share its batch: none can join one that has begun
+# how long a request waits for others to share its batch: requests cannot join a running batch
 BATCH_WINDOW_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What a request has generated; ``versions`` are of the weights that chose each token."""
+    """The generated tokens; ``versions`` has the weight version that chose each token."""
 
     tokens: list[int]
     logprobs: list[float]
     versions: list[int]
-    is_finished: bool  # ended by itself, not by its budget
+    is_finished: bool  # ended with an end token, not by the token budget
 
 
 @dataclass
 class Request:
-    """``tokens`` are the prompt and what was generated of it before."""
+    """``tokens`` are the prompt and the tokens already generated for it."""
 
     tokens: list[int]
     max_tokens: int
@@ -51,13 +51,13 @@ class Request:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Only requests of one shape may share a batch."""
+        """Requests can share a batch only if their shapes are equal."""
         return len(self.tokens), self.max_tokens
 
 
 @dataclass
 class _Spent:
-    """Seconds and tokens of this engine in one step; ``busy`` is processor time of ``compute``."""
+    """Seconds and tokens of this engine in one step; ``busy`` is the CPU time of ``compute``."""
 
     busy_seconds: float = 0.0
     compute_seconds: float = 0.0
@@ -86,11 +86,11 @@ class Engine:
 
     @property
     def step(self) -> int:
-        """The training step that is under way."""
+        """The current training step."""
         return self.version + 1
 
     def submit(self, request: Request) -> Future[Completion]:
-        request.answer.set_running_or_notify_cancel()  # nobody may cancel it while it is batched
+        request.answer.set_running_or_notify_cancel()  # a request in a batch cannot be cancelled
         with self._changed:
             self._waiting.append(request)
             self.metrics.waiting.set(len(self._waiting))
@@ -98,18 +98,18 @@ class Engine:
         return request.answer
 
     def pause(self) -> Future[None]:
-        """Done when the engine stands still; running requests keep their places."""
+        """Resolved when the engine is paused; running requests stay in their batch."""
         return self._order(lambda: self._set_paused(is_paused=True))
 
     def resume(self) -> Future[None]:
         return self._order(lambda: self._set_paused(is_paused=False))
 
     def load(self, weights: bytearray, version: int) -> Future[None]:
-        """``weights`` are all parameters in one vector of float32."""
+        """``weights`` are all parameters as one float32 vector."""
         return self._order(lambda: self._load(weights, version))
 
     def run(self) -> None:
-        """Serve for ever, in a thread of its own."""
+        """Serve requests for ever; call it in its own thread."""
         while True:
             batch = self._next_batch()
             with dfx.stage("rollout"):
@@ -141,7 +141,7 @@ class Engine:
             self._truth.injected(fault, self.step, spent.delay_seconds, spent.num_tokens)
 
     def _next_batch(self) -> list[Request]:
-        """Requests of one shape, the oldest among them; waits until there are some."""
+        """Wait for requests; returns those with the same shape as the oldest one."""
         while True:
             self._obey()
             with self._changed, dfx.wait("queue"):
@@ -164,7 +164,7 @@ class Engine:
         return batch
 
     def _obey(self) -> None:
-        """Carry out what was ordered, between two tokens; a pause lasts until the next order."""
+        """Execute orders between two tokens; a pause lasts until the next order."""
         while True:
             with self._changed:
                 if self._is_paused and not self._orders:
@@ -175,7 +175,7 @@ class Engine:
                 what, done = self._orders.popleft()
             try:
                 done.set_result(what())
-            except Exception as error:  # noqa: BLE001 (answered to who has ordered it)
+            except Exception as error:  # noqa: BLE001 (the caller receives the error)
                 done.set_exception(error)
 
     def _serve(self, batch: list[Request]) -> None:
@@ -195,7 +195,7 @@ class Engine:
             self._obey()
 
     def _advance(self, decoding: Decoding, num_requests: int) -> None:
-        """One token of each response, as slowly as the faults want it."""
+        """Generate one token of each response, slowed down by the active faults."""
         for fault in due(self._faults, "stuck_server", self.step):
             self._truth.injected(fault, self.step, num_requests)
             while True:
@@ -215,7 +215,7 @@ class Engine:
     def _answered(
         self, batch: list[Request], decoding: Decoding, unanswered: list[int]
     ) -> list[int]:
-        """Answer whoever has its last token now; the rows that go on."""
+        """Answer requests that now have their last token; returns the unfinished rows."""
         now, end = time.monotonic(), decoding.num_columns
         chosen = decoding.responses.tokens[:, end - 1].tolist()
         self._spent.num_tokens += len(unanswered)
@@ -238,9 +238,9 @@ class Engine:
 
 
 def _padded(batch: Sequence[Request]) -> torch.Tensor:
-    """(MAX_BATCH_SIZE, P): as engines pad to what their CUDA graphs were captured with.
+    """(MAX_BATCH_SIZE, P): padded like real engines pad to the batch size of their CUDA graphs.
 
-    A token then takes as long however many requests share the batch.
+    The time per token then does not depend on the number of requests in the batch.
     """
     rows = [request.tokens for request in batch]
     return torch.tensor([*rows, *(rows[:1] * (MAX_BATCH_SIZE - len(rows)))])

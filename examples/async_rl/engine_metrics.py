@@ -12,7 +12,7 @@ _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
 class EngineMetrics:
-    """The series of one engine, in a registry of their own."""
+    """The metrics of one engine, in their own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -44,12 +44,12 @@ class EngineMetrics:
             sleep.labels(**_LABELS, sleep_state=state).set(state == "awake")
 
     def begin(self, queue_seconds: float, num_prompt_tokens: int) -> None:
-        """A request has come into a batch."""
+        """Count a request that entered a batch."""
         self._queue_seconds.observe(queue_seconds)
         self._prompt_tokens.inc(num_prompt_tokens)
 
     def token(self, now: float, arrived_seconds: float, newest_seconds: float) -> None:
-        """A request has its next token; ``newest_seconds``: when it had the one before, or 0."""
+        """Count a token; ``newest_seconds`` is the time of the request's previous token, or 0."""
         self._generation_tokens.inc()
         if newest_seconds:
             self._next_token.observe(now - newest_seconds)

@@ -1,8 +1,8 @@
-"""The environment: one prompt, one to three turns, between two turns a calculator with its latency.
+"""The environment: one prompt, one to three turns, and a slow calculator between two turns.
 
-A turn is an answer of the policy. The calculator checks its digits, and the policy tries again; the
-last answer counts. How many turns there are depends on the prompt alone, so the work of a step does
-not change while the policy learns.
+A turn is one answer of the policy. The calculator checks the digits of the answer, and the policy
+tries again; the last answer counts. The number of turns depends only on the prompt, so the work of
+a step does not change while the policy learns.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dfx_agent.commands.demo import task
 from dfx_agent.commands.demo.sampling import Responses
 from examples.async_rl.groups import Sample
 
-# without and with tool calls; the groups take turns
+# without and with tool calls; groups alternate between the two
 ENVIRONMENTS = (task.NAME, f"{task.NAME}_tools")
 TOOL_SECONDS = (0.005, 0.03)
 
 
 def num_turns(environment: str, prompt: Sequence[int]) -> int:
-    """1 without tools, else 2 or 3: numbers of an even number of digits take one more."""
+    """Number of turns: 1 without tools, else 2 (3 for numbers with an even number of digits)."""
     if environment == ENVIRONMENTS[0]:
         return 1
     num_digits = task.MAX_DIGITS - prompt.count(task.SPACE)
@@ -34,21 +34,21 @@ def num_turns(environment: str, prompt: Sequence[int]) -> int:
 
 
 class Calculator:
-    """A tool that takes 5 to 30 ms, and ``added_seconds()`` more."""
+    """A tool that takes 5 to 30 ms plus ``added_seconds()``."""
 
     def __init__(self, seed: int, added_seconds: Callable[[], float]) -> None:
         self._random = random.Random(seed)
         self._added_seconds = added_seconds
 
     async def digit_sums_agree(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Whether ``answer`` has the digits of ``prompt``, as their sums tell."""
+        """Whether the digits of ``answer`` and ``prompt`` have the same sum."""
         with dfx.stage("tool"):
             await asyncio.sleep(self._random.uniform(*TOOL_SECONDS) + self._added_seconds())
         return _digit_sum(prompt) == _digit_sum(answer)
 
 
 def _digit_sum(tokens: Sequence[int]) -> int:
-    # the ids of the digits are the digits
+    # the token ID of a digit is the digit
     return sum(token for token in tokens if token < 10)
 
 
@@ -58,7 +58,7 @@ async def play(
     answer: Callable[[list[int]], Awaitable[Sample]],
     calculator: Calculator,
 ) -> Sample:
-    """One episode: its last answer, with the time of all its turns."""
+    """One episode: its last answer, and the time of all turns."""
     generation_seconds = tool_seconds = 0.0
     turns = num_turns(environment, prompt)
     for turn in range(1, turns + 1):
@@ -75,7 +75,7 @@ async def play(
 
 
 def tensors(samples: Sequence[Sample]) -> tuple[Tensor, Responses]:
-    """Prompts (B, P) and responses (B, R), R the length of the longest."""
+    """Prompts (B, P) and responses (B, R); R is the length of the longest response."""
     width = max(len(sample.tokens) for sample in samples)
     shape = (len(samples), width)
     tokens, mask = torch.full(shape, task.END), torch.zeros(shape, dtype=torch.bool)

@@ -1,6 +1,6 @@
 """``--fault SPEC`` of the asynchronous pipeline.
 
-Standard library only, as ``demo/faults.py``, whose parser reads these too.
+Uses only the standard library, like ``demo/faults.py``, whose parser also reads these faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRAMMAR = {
     "slow_weight_sync": "slow_weight_sync:SECONDS[:STEP]",
     "leak": "leak:MIB_PER_STEP[:STEP]",
 }
-# Where it goes wrong, in the words in which a verdict would name it.
+# The faulty component, named as in a verdict.
 COMPONENTS = {
     "slow_replica": "rollout replica {replica}",
     "slow_tool": "tool calculator",
@@ -38,7 +38,7 @@ COMPONENTS = {
 
 
 def parse(specs: Iterable[str]) -> tuple[Fault, ...]:
-    """FaultError for what is no fault of this pipeline, or names a rank or replica it lacks."""
+    """FaultError for a fault that this pipeline lacks, or an unknown rank or replica."""
     parsed = tuple(faults.parse(spec, GRAMMAR) for spec in specs)
     for fault in parsed:
         if fault.replica >= NUM_REPLICAS:
@@ -55,5 +55,5 @@ def component(fault: Fault) -> str:
 
 
 def due(faults_of_run: Sequence[Fault], kind: str, step: int) -> list[Fault]:
-    """The faults of ``kind`` that have begun by ``step``."""
+    """The faults of ``kind`` that are active in ``step``."""
     return [fault for fault in faults_of_run if fault.kind == kind and step >= fault.step]

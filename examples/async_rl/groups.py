@@ -1,6 +1,6 @@
-"""Samples on their way from rollout to learner: groups, what is dropped, and the queue between.
+"""Groups of samples between rollout and learner: the filter that drops groups, and the queue.
 
-Versions count weight updates: version v is what step v has left; 0 is the untrained policy.
+Versions count weight updates: step v produces version v; version 0 is the untrained policy.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 MAX_LAG_VERSIONS = 4
-# Of a group whose rewards are all equal nothing is learned. But a policy that is nearly perfect
-# makes few others: beyond this many in a step they are taken all the same.
+# A group with equal rewards has no advantages and is dropped. But a nearly perfect policy generates
+# few other groups: after this many drops in a step, such groups are accepted.
 MAX_ZERO_ADVANTAGE_DROPS = 2
 
 
 @dataclass
 class Sample:
-    """One episode: all its turns, and of the last one what is trained on."""
+    """One episode: all its turns, and the training data of the last turn."""
 
     prompt: list[int]
     tokens: list[int]
     logprobs: list[float]
-    # of the weights that chose each token
+    # the weight version that chose each token
     versions: list[int]
     reward: float = 0.0
     num_turns: int = 1
@@ -36,7 +36,7 @@ class Sample:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the weights changed, or its budget ended, while it was generated."""
+        """Whether the weights changed, or the token budget ended, during generation."""
         return self.num_resumed > 0 or self.versions[0] != self.versions[-1]
 
 
@@ -48,7 +48,7 @@ class Group:
     environment: str
     replica: int
     samples: Sequence[Sample]
-    finished_version: int = 0  # of the weights when its last sample came
+    finished_version: int = 0  # the weight version when the last sample arrived
     begun_seconds: float = field(default_factory=time.monotonic)
     queued_seconds: float = field(default_factory=time.monotonic)
 
@@ -58,12 +58,12 @@ class Group:
 
     @property
     def has_advantage(self) -> bool:
-        """Whether the rewards differ: else all advantages of the group are 0."""
+        """Whether the rewards differ; if not, all advantages of the group are 0."""
         rewards = [sample.reward for sample in self.samples]
         return max(rewards) > min(rewards)
 
     def lag(self, version: int) -> int:
-        """Versions between its oldest token and weights of ``version``."""
+        """Number of versions between the oldest token and the weights of ``version``."""
         return version - self.oldest_version
 
     def is_stale(self, version: int) -> bool:
@@ -72,12 +72,12 @@ class Group:
 
 @dataclass
 class GroupFilter:
-    """What a finished group is not queued for; what a step drops is counted by reason."""
+    """Drops finished groups that are not worth queueing; counts the drops of a step by reason."""
 
     dropped: Counter[str] = field(default_factory=Counter)
 
     def end_step(self) -> Counter[str]:
-        """Reason -> groups dropped since the step before."""
+        """Reason -> number of groups dropped since the previous step."""
         dropped, self.dropped = self.dropped, Counter()
         return dropped
 
@@ -95,7 +95,7 @@ class GroupFilter:
 
 
 class GroupQueue:
-    """Bounded, first in first out; whoever puts waits for room, whoever takes for a whole batch."""
+    """A bounded FIFO queue: producers wait for free space, consumers wait for a full batch."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -107,7 +107,7 @@ class GroupQueue:
         return len(self._groups)
 
     def end_step(self) -> Counter[int]:
-        """Lag in versions -> groups evicted since the step before."""
+        """Lag in versions -> number of groups evicted since the previous step."""
         evicted, self._evicted = self._evicted, Counter()
         return evicted
 
@@ -119,7 +119,7 @@ class GroupQueue:
             self._changed.notify_all()
 
     async def take(self, num_groups: int, version: int) -> list[Group]:
-        """The oldest ``num_groups`` that are not stale for weights of ``version``, by then."""
+        """Wait for ``num_groups`` that are not stale for ``version``; returns the oldest ones."""
         async with self._changed:
             while True:
                 self._evict(version)

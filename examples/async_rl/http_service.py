@@ -1,4 +1,4 @@
-"""Serving HTTP on a socket that whoever started us has bound: no port is taken twice."""
+"""Serves HTTP on a socket that the parent process has bound, so that ports never collide."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 
 def _tell(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, ClientDisconnect):  # who asked has given up, and says so
+    if not isinstance(error, ClientDisconnect):  # the client has given up and reports it
         traceback.print_exception(error)
     return Response(status_code=500)
 
 
 class HttpService:
-    """uvicorn on a listening socket, without a word on the console."""
+    """uvicorn on a listening socket, without console output."""
 
     def __init__(self, routes: list[Route], descriptor: int) -> None:
         config = uvicorn.Config(
@@ -35,7 +35,7 @@ class HttpService:
         self._socket = socket.socket(fileno=descriptor)
 
     async def serve(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT."""
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Lags in weight versions, by the buckets that our names of a pipeline have."""
+"""Lags in weight versions, in the buckets of the ``pipeline/...`` scalar names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUCKETS: dict[str, tuple[float, float]] = {
 
 
 def shares(lags: Sequence[int]) -> dict[str, float]:
-    """Bucket -> share of the ``lags`` in it, for all buckets; ``lags`` are not empty."""
+    """Bucket -> share of the ``lags`` in it, for all buckets; ``lags`` must not be empty."""
     return {
         name: sum(low <= lag <= high for lag in lags) / len(lags)
         for name, (low, high) in BUCKETS.items()
@@ -26,13 +26,13 @@ def shares(lags: Sequence[int]) -> dict[str, float]:
 
 
 def by_lag(mask: Tensor, lags: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Bucket -> which tokens (B, R) of ``mask`` are in it; each is in one."""
+    """Bucket -> mask (B, R) of the tokens in it; each token of ``mask`` is in one bucket."""
     for name, (low, high) in BUCKETS.items():
         yield name, mask & (lags >= low) & (lags <= high)
 
 
 def by_position(mask: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The first 256 tokens of each response, of the others the last 256, and what is between.
+    """Masks of the first 256 tokens of each response, the last 256 of the rest, and the middle.
 
     ``mask`` (B, R) is true up to the end of each response.
     """

@@ -1,8 +1,8 @@
-"""One rank of the learner: waits for samples, trains on them, and brings new weights on.
+"""One rank of the learner: waits for samples, trains on them, and publishes new weights.
 
-Its waits are those of an off-policy learner, never merged: ``collector`` (no samples yet),
-``barrier`` (the other rank), ``replay_batch`` (samples there, tensors not yet),
-``sync_coordination`` (rank 0 publishes the weights).
+It reports the waits of an off-policy learner separately: ``collector`` (for samples), ``barrier``
+(for the other rank), ``replay_batch`` (for tensors of received samples), ``sync_coordination``
+(until rank 0 has published the weights).
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _MISMATCH = "pipeline/mismatch_kl"
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank trains on in one step: B samples in groups of consecutive ones."""
+    """Training data of one rank in one step: B samples; the samples of a group are consecutive."""
 
     sample_ids: Tensor  # unique in a step, over all ranks
     prompts: Tensor
     responses: Responses
     rewards: Tensor
     advantages: Tensor
-    lags: Tensor  # (B, R): versions between the weights that chose the token and the trainer's
+    lags: Tensor  # (B, R): trainer's weight version - version that chose the token
 
     def copied(self) -> Batch:
-        """In memory of its own, as on a device."""
+        """A copy in new memory, like a transfer to a device."""
         r = self.responses
         responses = Responses(r.tokens.clone(), r.mask.clone(), r.logprobs.clone())
         rewards, advantages = self.rewards.clone(), self.advantages.clone()
@@ -71,7 +71,7 @@ class Batch:
         return Batch(ids, prompts, responses, rewards, advantages, lags)
 
     def columns(self) -> dict[str, Tensor]:
-        """For the shape ledger, under verl's names."""
+        """The columns for the shape ledger, under verl's names."""
         return {
             "sample_id": self.sample_ids,
             "uid": self.sample_ids // GROUP_SIZE,
@@ -84,7 +84,7 @@ class Batch:
 
 
 def packed(groups: list[dict[str, Any]], version: int) -> Batch:
-    """Tensors from what the orchestrator sent to a trainer with weights of ``version``."""
+    """Converts the orchestrator's groups to tensors, for a trainer with weights of ``version``."""
     samples = [Sample(**sample) for group in groups for sample in group["samples"]]
     first_ids = [group["number"] * GROUP_SIZE for group in groups]
     lengths = [len(group["samples"]) for group in groups]
@@ -99,7 +99,7 @@ def packed(groups: list[dict[str, Any]], version: int) -> Batch:
 
 
 class Orchestrator:
-    """The orchestrator as a learner sees it; waits for an answer as long as it takes."""
+    """A learner's client of the orchestrator; waits for a response without a timeout."""
 
     def __init__(self, url: str, rank: int) -> None:
         parts = urlsplit(url)
@@ -190,7 +190,7 @@ class Learner:
             dist.barrier()
 
     def _reference_logprobs(self, batch: Batch) -> Tensor:
-        """(B, R); with them the batch is all that is trained on."""
+        """Log-probs (B, R) of the reference policy; they complete the training data."""
         with self._timed("reference_seconds"), dfx.stage("ref_logprob"), torch.no_grad():
             tokens = batch.responses.tokens
             reference, _ = response_logprobs(self._reference, batch.prompts, tokens)
@@ -213,7 +213,7 @@ class Learner:
             metrics.mean("actor/grad_norm", norm)
 
     def _loss(self, batch: Batch, rows: Tensor, reference: Tensor, metrics: StepMetrics) -> Tensor:
-        """The policy that generated is the old one: the ratio is clipped around what it said."""
+        """Clipped loss; the old log-probs are from the policy that generated the tokens."""
         mask, behaviour = batch.responses.mask[rows], batch.responses.logprobs[rows]
         logprobs, entropy = response_logprobs(
             self._parallel_policy, batch.prompts[rows], batch.responses.tokens[rows]
@@ -236,7 +236,7 @@ class Learner:
         return losses[mask].mean()
 
     def _publish(self, step: int) -> dict[str, float]:
-        """What is told of the weight sync: by rank 0, the others wait for it."""
+        """Publish the weights on rank 0 while other ranks wait; returns the metrics of the sync."""
         told: dict[str, float] = {}
         if self._rank == 0:
             with self._timed("weight_sync_seconds"), dfx.stage("weight_sync"):
@@ -255,7 +255,7 @@ class Learner:
         prompt_lengths = task.prompt_lengths(batch.prompts)
         dfx.tokens("prompt", int(prompt_lengths.sum()))
         dfx.tokens("response", int(lengths.sum()))
-        # no KL is taken off the reward here, so verl's two families hold the same numbers
+        # the reward has no KL penalty, so verl's two families have the same values
         for family in ("critic/score", "critic/rewards"):
             metrics.spread(family, batch.rewards)
         metrics.spread("critic/advantages", batch.advantages)
@@ -287,7 +287,7 @@ class Learner:
 
 
 def _without_empty_parts(values: dict[str, float]) -> dict[str, float]:
-    """Of a lag or a place in the response that no token had there is nothing to tell."""
+    """Leave out mismatch values of lags and positions without tokens (NaN)."""
     return {
         name: value
         for name, value in values.items()
@@ -317,7 +317,7 @@ def main() -> None:
     try:
         _train(options)
     except BaseException:
-        # with its peer gone, gloo fails in whatever call this rank is
+        # when a peer has exited, gloo raises in the current call of this rank
         if not is_stopping:
             raise
     lifeline.leave(0)

@@ -1,4 +1,4 @@
-"""A child of the pipeline: ends quietly when it is told to, and when whoever started it is gone."""
+"""Ends a child of the pipeline without error output at SIGTERM or when its parent exits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import dfx_agent.shim as dfx
 
 
 def on_stop(stop: Callable[[], None]) -> None:
-    """Call ``stop`` at SIGTERM, which also comes when standard input ends with our parent."""
+    """Call ``stop`` at SIGTERM. The end of the parent closes standard input and sends SIGTERM."""
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         stop()
@@ -26,19 +26,19 @@ def on_stop(stop: Callable[[], None]) -> None:
 
 
 def run(serving: Coroutine[Any, Any, None]) -> NoReturn:
-    """Run an event loop until ``serving`` ends, and this process with it."""
+    """Run an event loop until ``serving`` ends, then end this process."""
     code = 0
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(serving)
-    except Exception:  # noqa: BLE001 (told, and then the end all the same)
+    except Exception:  # noqa: BLE001 (logged; the process then ends anyway)
         traceback.print_exc()
         code = 1
     leave(code)
 
 
 def leave(code: int) -> NoReturn:
-    """End now: no engine thread that stands still, and no gloo with a peer gone, keeps us."""
+    """Exit at once, without waiting for a paused engine thread or for gloo with a lost peer."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dfx.shutdown()
     sys.stdout.flush()
@@ -47,7 +47,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _watch_parent() -> None:
-    # the descriptor and not sys.stdin, whose lock a thread would hold at the end of the process
+    # not sys.stdin: this thread would still hold its lock when the process ends
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What really blocks an event loop in the field: serialising rollouts, and joining them badly."""
+"""Typical causes of a blocked event loop: serialising rollouts, and joining bytes quadratically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ROLLOUT = {"prompt": list(range(64)), "logprobs": [0.1] * 256, "text": "1704." 
 
 
 def block(seconds: float) -> float:
-    """Hold the calling thread for ``seconds`` with both, half each; the seconds that it took."""
+    """Block the calling thread with both, for half of ``seconds`` each; returns the real time."""
     begin_seconds = time.perf_counter()
     serialise_rollouts(begin_seconds + seconds / 2)
     join_quadratically(begin_seconds + seconds)
@@ -17,13 +17,13 @@ def block(seconds: float) -> float:
 
 
 def serialise_rollouts(until_seconds: float) -> None:
-    """JSON of one rollout after the other, until ``time.perf_counter()`` is there."""
+    """Encode rollouts as JSON until ``time.perf_counter()`` reaches ``until_seconds``."""
     while time.perf_counter() < until_seconds:
         json.dumps(_ROLLOUT)
 
 
 def join_quadratically(until_seconds: float) -> None:
-    """Bytes that are copied whole each time some are added; anew from 4 MiB."""
+    """Append to bytes, which copies all of them each time; starts again with none at 4 MiB."""
     chunk = json.dumps(_ROLLOUT).encode()
     payload = b""
     while time.perf_counter() < until_seconds:

@@ -1,4 +1,4 @@
-"""What whoever starts the pipeline tells each of its processes on the command line."""
+"""Command-line options that all processes of the pipeline receive from their parent."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def shared(options: argparse.Namespace) -> tuple[int, tuple[Fault, ...], Path | None]:
-    """Seed, faults, and where this process writes what was true."""
+    """Seed, faults, and the folder of the truth log."""
     return options.seed, faults.parse(options.fault), options.truth_folder

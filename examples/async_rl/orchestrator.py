@@ -1,7 +1,7 @@
-"""The orchestrator: one event loop that draws prompts, asks servers and tools, and feeds learners.
+"""The orchestrator: an event loop that draws prompts, calls servers and tools, and feeds learners.
 
-GET  /batch?step=N&rank=R   this rank's share of the samples of step N, when there are enough
-POST /version               {"version": N}: all servers have the weights that step N has left
+GET  /batch?step=N&rank=R   this rank's share of the samples of step N, as soon as there are enough
+POST /version               {"version": N}: all servers have loaded the weights of step N
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from examples.async_rl.truth import TruthLog
 
 
 class Orchestrator:
-    """All of it runs in one event loop; ``servers`` are the base URLs of the replicas."""
+    """Runs in one event loop; ``servers`` are the base URLs of the replicas."""
 
     def __init__(
         self, servers: list[str], seed: int, faults: tuple[Fault, ...], truth: TruthLog
@@ -53,15 +53,15 @@ class Orchestrator:
         self._queue = GroupQueue(QUEUE_CAPACITY)
         self._filter = GroupFilter()
         self._report = StepReport()
-        self._num_stale = 0  # groups of the whole run
+        self._num_stale = 0  # groups since the start of the run
         self._batches: dict[int, asyncio.Task[list[Group]]] = {}
-        self._in_flight: set[asyncio.Task[None]] = set()  # and what has ended since the last look
+        self._in_flight: set[asyncio.Task[None]] = set()  # and tasks that ended recently
         self._held: set[asyncio.Task[None]] = set()
         self._leaked: list[bytearray] = []
 
     @property
     def step(self) -> int:
-        """The training step that is under way."""
+        """The current training step."""
         return self._version.value + 1
 
     def routes(self) -> list[Route]:
@@ -71,12 +71,12 @@ class Orchestrator:
         ]
 
     async def draw_groups(self) -> None:
-        """Keep as many groups in flight as there may be, for ever."""
+        """Start groups for ever, so that the maximum number of groups is in flight."""
         dfx.policy_version(0)
         told_step = 0
         for number in itertools.count():
             while True:
-                # here and not in ``version``: a task keeps the step of who has created it
+                # not in ``version``: a task inherits the step of the task that created it
                 if self.step != told_step:
                     dfx.set_step(self.step)
                     told_step = self.step
@@ -87,7 +87,7 @@ class Orchestrator:
             self._in_flight.add(asyncio.create_task(self._roll_out(number)))
 
     async def _something_ends(self) -> None:
-        """A group that is in flight, or the step. What went wrong with a group is raised here."""
+        """Wait until a group or the step ends. Raises the error of a failed group."""
         next_version = asyncio.create_task(self._version.reach(self._version.value + 1))
         waited_for = {*self._in_flight, next_version}
         done, _ = await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +98,7 @@ class Orchestrator:
 
     async def batch(self, asked: Request) -> Response:
         step, rank = int(asked.query_params["step"]), int(asked.query_params["rank"])
-        if step not in self._batches:  # whichever rank comes first
+        if step not in self._batches:  # this rank is the first to ask
             self._batches = {step: asyncio.create_task(self._take(step))}
         groups = await self._batches[step]
         return JSONResponse([dataclasses.asdict(group) for group in groups[rank::NUM_RANKS]])
@@ -139,7 +139,7 @@ class Orchestrator:
         return groups
 
     async def _roll_out(self, number: int) -> None:
-        """One group from its prompt into the queue."""
+        """Roll out one group and put it into the queue."""
         with dfx.stage("rollout"):
             group = await self._play(number)
         if group is None:
@@ -155,7 +155,7 @@ class Orchestrator:
             await self._admit(group)
 
     async def _play(self, number: int) -> Group | None:
-        """None where a sample of it was given up."""
+        """A finished group; None if one of its samples was aborted."""
         name = environment.ENVIRONMENTS[number // self._num_replicas % 2]
         replica = number % self._num_replicas
         prompt = task.draw_prompts(1, self._generator)[0].tolist()
@@ -185,7 +185,7 @@ class Orchestrator:
                 await self._queue.put(group)
 
     async def _hold(self, group: Group, fault: Fault) -> None:
-        """Keep a group back until it is stale."""
+        """Delay a group until it is stale."""
         while not group.is_stale(self._version.value):
             await self._version.reach(self._version.value + 1)
         self._truth.injected(fault, self.step, 1.0)
@@ -195,7 +195,7 @@ class Orchestrator:
         return 1 if due(self._faults, "starved_learner", self.step) else MAX_GROUPS_IN_FLIGHT
 
     def _added_tool_seconds(self) -> float:
-        """What this call of a tool takes longer than it should."""
+        """Seconds that faults add to this call of a tool."""
         slow = due(self._faults, "slow_tool", self.step)
         for fault in slow:
             self._truth.injected(fault, self.step, fault.seconds)

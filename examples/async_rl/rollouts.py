@@ -1,4 +1,4 @@
-"""Asking the rollout servers: requests, and responses that go on with the next weights."""
+"""Sends requests to the rollout servers, and continues cut responses with the next weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from examples.async_rl.settings import (
     TOKEN_BUDGET,
 )
 
-# A response that was cut goes on with the next weights, or after this time: the learner may be
-# waiting for just this one.
+# A cut response continues with the next weights, or after this time, because the learner may be
+# waiting for this response.
 MAX_PARKED_SECONDS = 0.5
 
 
 class WeightVersion:
-    """The newest version that all rollout servers have; others wait for the next."""
+    """The latest version that all rollout servers have; callers can wait for the next one."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -37,7 +37,7 @@ class WeightVersion:
 
 
 class RolloutClient:
-    """All replicas; ``base_urls`` in their order."""
+    """A client of all replicas; ``base_urls`` in the order of the replicas."""
 
     def __init__(self, base_urls: Sequence[str], version: WeightVersion) -> None:
         self._base_urls = base_urls
@@ -50,7 +50,7 @@ class RolloutClient:
         self.num_parked = 0
 
     async def answer(self, replica: int, prompt: list[int]) -> Sample:
-        """A response to ``prompt``. httpx.HTTPError when the replica does not answer in time."""
+        """A response to ``prompt``. Raises httpx.HTTPError if the replica is too slow."""
         sample = Sample(prompt=prompt, tokens=[], logprobs=[], versions=[])
         while True:
             is_finished = await self._generate(replica, sample)
@@ -61,7 +61,7 @@ class RolloutClient:
             sample.num_resumed += 1
 
     async def _generate(self, replica: int, sample: Sample) -> bool:
-        """Add what one request gives to ``sample``; whether the response is over."""
+        """Send one request, add its tokens to ``sample``; returns whether that was the last one."""
         max_tokens = min(TOKEN_BUDGET, MAX_RESPONSE_LENGTH - len(sample.tokens))
         asked = {"tokens": sample.prompt + sample.tokens, "max_tokens": max_tokens}
         self.num_running += 1

@@ -1,10 +1,10 @@
-"""One rollout server: the demo's model over HTTP, with what a trainer needs to renew its weights.
+"""One rollout server: the demo's model over HTTP, with endpoints to update its weights.
 
 POST /generate          {"tokens": [...], "max_tokens": N}: see ``engine.Completion``
-POST /pause, /resume    requests keep their places meanwhile
+POST /pause, /resume    running requests stay in their batch during a pause
 POST /receive_weights   all parameters as float32
-POST /update_weights    {"version": N}: load what was received; only while paused
-GET  /metrics           in vLLM's names
+POST /update_weights    {"version": N}: load the received weights; only while paused
+GET  /metrics           under vLLM's names
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from examples.async_rl.truth import TruthLog
 
 
 class Endpoints:
-    """The engine as HTTP sees it."""
+    """The HTTP endpoints of the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

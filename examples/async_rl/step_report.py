@@ -1,4 +1,4 @@
-"""What the orchestrator tells of a step: verl's names, and ours where verl has none."""
+"""The values that the orchestrator reports for a step, under verl's names where verl has one."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _ALL = "all"
 
 
 class StepReport:
-    """Collects from one weight version to the next."""
+    """Collects values from one weight version to the next."""
 
     def __init__(self) -> None:
-        self._errors: Counter[str] = Counter()  # what kind of error -> samples given up
+        self._errors: Counter[str] = Counter()  # kind of error -> number of aborted samples
         self._num_finished_samples = 0
-        self._survivors: list[float] = []  # of each group, the share of its samples
+        self._survivors: list[float] = []  # share of samples that were not aborted, by group
         self._num_trained_groups = 0
-        self._num_equal_groups = 0  # trained ones whose rewards do not differ
+        self._num_equal_groups = 0  # groups trained on although their rewards are equal
         self._values: dict[str, float] = {}
 
     def finished(self, num_samples: int, errors: Sequence[BaseException]) -> None:
-        """A group has come back from the servers, whatever becomes of it."""
+        """Count a group that the servers have finished, also if it is dropped later."""
         self._num_finished_samples += num_samples
         self._errors.update(type(error).__name__ for error in errors)
         self._survivors.append(num_samples / (num_samples + len(errors)))
 
     def batch(self, groups: Sequence[Group], version: int) -> None:
-        """What the learner trains on in this step, with weights of ``version``."""
+        """Count the groups that the learner trains on, with weights of ``version``."""
         samples = [sample for group in groups for sample in group.samples]
         self._num_trained_groups += len(groups)
         self._num_equal_groups += sum(not group.has_advantage for group in groups)
@@ -50,7 +50,7 @@ class StepReport:
     def values(
         self, queue_depth: int, dropped: Counter[str], evicted: Counter[int], num_stale: int
     ) -> dict[str, float]:
-        """All of the step, with what it ``dropped`` and ``evicted``; ``num_stale``: of the run."""
+        """All values of the step, with drops and evictions; ``num_stale`` is of the full run."""
         num_errors = self._errors.total()
         num_asked = self._num_finished_samples + num_errors
         by_kind = {f"pipeline/errors/{kind}": number for kind, number in self._errors.items()}
@@ -87,7 +87,7 @@ class StepReport:
         self._add("pipeline/lag/in_queue", [group.lag(version) - lag for lag, group in finished])
 
     def _shares_of_groups(self, dropped: Counter[str], evicted: Counter[int]) -> dict[str, float]:
-        """Absent where there was no group to have a share of."""
+        """Shares of groups; a share without any group is left out."""
         told: dict[str, float] = {
             "pipeline/stale/dropped": dropped["stale"] * GROUP_SIZE,
             "pipeline/stale/evicted": evicted.total() * GROUP_SIZE,
@@ -134,7 +134,7 @@ def _of_environment(name: str, samples: Sequence[Sample]) -> Mapping[str, list[f
 
 
 def _partial(samples: Sequence[Sample]) -> dict[str, float]:
-    """Of the last answer of each sample: a request ends by itself or by the token budget."""
+    """Metrics of partial rollouts: a request ends with an end token or at the token budget."""
     partial = [sample for sample in samples if sample.is_partial]
     num_resumed = sum(sample.num_resumed for sample in samples)
     num_hits = num_resumed + sum(sample.is_truncated for sample in samples)

@@ -1,7 +1,7 @@
-"""What the faults really did, and what the job itself measured: for those who try verdicts.
+"""Logs what the faults did and what the job itself measured, to check verdicts against.
 
-Each process writes its own lines while it runs; whoever started the job puts them together. Neither
-file is one that the agent reads.
+Each process writes its own lines while it runs; the parent process merges them. The agent reads
+none of these files.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 from dfx_agent.commands.demo.faults import Fault
 from examples.async_rl.faults import component
 
-# of the learner's own measurements: how long a step of it waited for samples
+# a measurement of the learner: how long a step waited for samples
 WAIT_FOR_SAMPLES = "collector_wait_seconds"
 
 
 class TruthLog:
-    """One process's lines, appended to a file; ``folder`` None writes nothing."""
+    """Appends the lines of one process to a file; writes nothing if ``folder`` is None."""
 
     def __init__(self, folder: Path | None, process: str) -> None:
         self._process = process
         self._path = folder / f"{process.replace(' ', '-')}.jsonl" if folder else None
 
     def injected(self, fault: Fault, step: int, amount: float, num_events: int = 1) -> None:
-        """``amount`` of ``fault`` happened in ``step``; its unit is in ``_UNITS``."""
+        """Log the ``amount`` that ``fault`` caused in ``step``; its unit is in ``_UNITS``."""
         self._write(
             {"fault": fault.kind, "where": component(fault), "step": step}
             | {"amount": amount, "events": num_events}
         )
 
     def measured(self, step: int, values: Mapping[str, float]) -> None:
-        """What this process measured in ``step``, by name with unit."""
+        """Log measurements of this process in ``step``; the names include the units."""
         self._write({"process": self._process, "step": step, "values": dict(values)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ class TruthLog:
                 file.write(json.dumps(line) + "\n")
 
 
-# Fault -> what its amount is; the others are in seconds.
+# Fault -> unit of its amount; amounts of other faults are in seconds.
 _UNITS = {"leak": "mebibytes", "stale_samples": "groups", "stuck_server": "requests held"}
 
 
@@ -58,8 +58,8 @@ class _Told:
 def merged(faults: Sequence[Fault], lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The truth about a run: ``faults`` with their amounts, and ``measured`` by process and step.
 
-    ``per_step`` is the mean over all steps from the first to the last but one in which the fault
-    was seen (the last may be cut short); None where it never came to it.
+    ``per_step`` is the mean over the steps from the first with the fault to the last but one (the
+    last may be incomplete); None if the fault never happened.
     """
     told: dict[tuple[str, str], _Told] = defaultdict(_Told)
     measured: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -100,31 +100,31 @@ def _described(
 def _added_wait(
     fault: Fault, measured: Mapping[str, Mapping[int, Mapping[str, float]]]
 ) -> dict[int, float]:
-    """Step -> seconds that the learners waited for samples beyond what they did before, if any."""
+    """Step -> seconds that the learners waited for samples longer than before the fault."""
     waits: dict[int, list[float]] = defaultdict(list)
     for process, steps in measured.items():
         if process.startswith("trainer"):
             for step, values in steps.items():
                 waits[step].append(values.get(WAIT_FOR_SAMPLES, 0.0))
-    # the first two steps wait for servers that start
+    # the first two steps wait until the servers have started
     before = [fmean(seconds) for step, seconds in waits.items() if 2 < step < fault.step]
     usual = median(before) if before else 0.0
     return {
         step: max(0.0, fmean(seconds) - usual)
         for step, seconds in sorted(waits.items())
-        if step > fault.step  # what was ready when it began is still trained on
+        if step > fault.step  # that step still trains on samples from before the fault
     }
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of all processes; one that is being written is left out."""
+    """The complete lines of all processes; a line that is still being written is left out."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jsonl"))]
     lines = [line for text in texts for line in text.splitlines(keepends=True)]
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def write(path: Path, faults: Sequence[Fault], folder: Path) -> None:
-    """Put together what all processes wrote into ``folder``; the file is replaced in one go."""
+    """Merge what all processes wrote into ``folder``; replaces the file atomically."""
     unfinished = path.with_name(path.name + ".unfinished")
     text = json.dumps(merged(faults, read(folder)), indent=1)
     unfinished.write_text(text + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Bringing new weights to the rollout servers: pause, gather, transfer, load, resume."""
+"""Sends new weights to the rollout servers: pause, gather, transfer, load, resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_CHUNKS = 8
 
 
 class Receiver:
-    """One rollout server; the seconds of its parts are kept by name."""
+    """One rollout server; stores the seconds of each part of a sync by name."""
 
     def __init__(self, replica: int, base_url: str) -> None:
         self.replica = replica
@@ -37,7 +37,7 @@ class Receiver:
         self._ask("pause", "/pause", b"")
 
     def transfer(self, payload: bytes, pause_seconds: float) -> None:
-        """Send ``payload`` in parts; before each of them waits a share of ``pause_seconds``."""
+        """Send ``payload`` in parts; waits a share of ``pause_seconds`` before each part."""
 
         def chunks() -> Iterator[bytes]:
             size = -(-len(payload) // NUM_CHUNKS)
@@ -67,9 +67,9 @@ class Receiver:
 
 
 class WeightPublisher:
-    """What the learner's first rank does after each step, one part after the other.
+    """Sends the weights after each step, from the learner's first rank, one part at a time.
 
-    A receiver that does not answer in time gets no weights any more; its number is in ``lost``.
+    A receiver that does not answer in time receives no more weights; ``lost`` has its number.
     """
 
     def __init__(self, servers: Sequence[str], faults: tuple[Fault, ...], truth: TruthLog) -> None:
@@ -81,7 +81,7 @@ class WeightPublisher:
         self._part_seconds: dict[str, float] = {}
 
     def publish(self, model: nn.Module, version: int) -> dict[str, float]:
-        """Seconds of each part and of each receiver's, and bytes, under the names told."""
+        """Send the weights; returns seconds by part and receiver, and bytes, by reported name."""
         slow = due(self._faults, "slow_weight_sync", version)
         added_seconds = sum(fault.seconds for fault in slow)
         for fault in slow:
