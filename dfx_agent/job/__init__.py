@@ -1,5 +1,5 @@
-"""The whole job: facts of many nodes put together and judged by the judges of one.
+"""Judges a job on one or more nodes: merges the facts of its nodes and runs all judges on them.
 
-Nodes have no common clock. Each one's instants are moved onto the clock of this host by how old
-they are; two nodes' clocks are never compared.
+Nodes have no common clock. Timestamps of a node are moved to the clock of the local host by their
+age; the clocks of two nodes are never compared.
 """

@@ -1,4 +1,4 @@
-"""What the judges of a job are given at one instant: facts of N >= 1 nodes, as values."""
+"""The input of the judges of a job at one time: facts of N >= 1 nodes, as values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dfx_agent.snapshot import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Of the nodes that are connected, on the clocks of this host. Logs are no ranks."""
+    """Facts of connected nodes on the clocks of the local host, without processes of logs."""
 
     now_seconds: float
     """Unix time."""
@@ -28,23 +28,23 @@ class Evidence:
     spans: Mapping[str, Sequence[tuple[float, float]]]
     """(begin, end) in Unix seconds of the latest completed steps, of roles that live."""
     stepping: Collection[str]
-    """Roles of which a rank is in a step."""
+    """Roles with a rank that is in a step."""
     grouped: Collection[str]
-    """Roles of which a rank is in a process group."""
+    """Roles with a rank that is in a process group."""
     memory: Callable[[], Sequence[MemoryFacts]]
     reported: Sequence[Reported] = ()
-    """By devices."""
+    """Events that devices report."""
     checkpoints: Collection[int] = ()
     """Completed steps in which a rank saved a checkpoint."""
 
 
 class View(Protocol):
-    """What is seen of the job, and what that leaves unsure: of a node alone, or of a hub."""
+    """Limits verdicts to what is visible: one node of the job, or all nodes of a hub."""
 
     def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """Hangs, crashes, stragglers and memory as this view may say them."""
+        """Verdicts on hangs, crashes, stragglers and memory, limited to what is visible."""
         ...
 
     def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """All verdicts as this view may say them, with those that only it has."""
+        """All verdicts, limited to what is visible, with the verdicts that only this view has."""
         ...

@@ -9,20 +9,20 @@ from dfx_agent.job.job import Job
 from dfx_agent.job.roster import SILENT_SECONDS
 from dfx_agent.snapshot import RunRow
 
-# a node that is silent for as long is not waited for: what comes later still has queued here
+# a node without a report for this long is not waited for: later reports are queued in the hub
 LATE_SECONDS = SILENT_SECONDS + 5.0
 
 
 class HubJob(Job):
-    """``row`` is what is known of it now."""
+    """One job of a hub; ``row`` evaluates it."""
 
     def row(self) -> RunRow:
-        """Judged as of the instant of its fold."""
+        """The row of the job, judged at the current time of its fold."""
         fold = self.fold
         fold.close()
         ranks = fold.ranks()
         view = HubView(fold, {role: facts for role, facts in ranks.items() if facts is not None})
-        # a rank that is not seen may move
+        # a rank that is not visible may make progress
         quiet_seconds = 0.0 if view.is_unsure else fold.quiet_seconds
         self.judge.judge_waits(ranks, quiet_seconds, fold.now_ns / 1e9)
         late = fold.late_seconds

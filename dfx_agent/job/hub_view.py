@@ -1,4 +1,4 @@
-"""What a hub sees of a job: which nodes are silent or lost, and whom the ranks still wait for."""
+"""The hub's view of a job: disconnected and lost nodes, and ranks that have not joined yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
 
 
 class HubView:
-    """Of one job, as of now. ``ranks`` by role, as they were judged."""
+    """The view of one job at the current time. ``ranks``: the judged ranks by role."""
 
     def __init__(self, fold: JobFold, ranks: Mapping[str, Sequence[RankFacts]]) -> None:
         self._fold, self._ranks = fold, ranks
@@ -32,24 +32,24 @@ class HubView:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether ranks of a role are not seen."""
+        """Whether some ranks of a role are not visible."""
         return bool(self._unsure)
 
     def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """With why not all ranks can be judged, whom they wait for, and which node is lost."""
+        """Verdicts with the missing ranks, the reason why some are not judged, and lost nodes."""
         told = [_with_reason(verdict, self._unsure.get(verdict.role, "")) for verdict in verdicts]
         told = [self._meeting(verdict) for verdict in told]
         return with_lost_nodes(told, list(self._lost()))
 
     def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """With the nodes of the ranks to blame, and what torchrun waits for."""
+        """Verdicts with the nodes of the blamed ranks, and one on what torchrun waits for."""
         fold = self._fold
         launch = launch_verdict(fold.launched, fold.idle_nodes, fold.here_ns)
         named = (self._named(verdict) for verdict in (*verdicts, *filter(None, (launch,))))
         return self._where_it_fails(named)
 
     def _meeting(self, verdict: Verdict) -> Verdict:
-        """Of ranks that have not met, whom they wait for."""
+        """The rendezvous verdict if ranks still wait for missing ranks, else ``verdict``."""
         role = verdict.role
         if verdict.kind != "hang" or verdict.state == "found" or not self._ranks.get(role):
             return verdict
@@ -57,7 +57,7 @@ class HubView:
         return rendezvous_verdict(role, self._ranks[role], missing) or verdict
 
     def _lost(self) -> Iterable[Verdict]:
-        """Nodes that are lost with ranks; not if no node is connected: then the hub is cut off."""
+        """Verdicts on lost nodes. None if no node is connected: then the hub itself is cut off."""
         fold = self._fold
         peers = blocked_peers(fold) if fold.connected else Peers()
         for presence in self._presences if fold.connected else ():
@@ -67,7 +67,7 @@ class HubView:
                     yield lost_verdict(role, presence, labels, peers, fold.here_seconds)
 
     def _reasons(self) -> dict[str, str]:
-        """Role -> why not all of its ranks can be judged. Who is silent had joined."""
+        """Role -> why some of its ranks cannot be judged. A disconnected node counts as joined."""
         fold, found = self._fold, {}
         everybody = [s for _, s in fold.seats(of_connected=False) if s.role != LOG_ROLE]
         roles = {seat.role for seat in everybody}
@@ -87,7 +87,7 @@ class HubView:
         return found
 
     def _named(self, verdict: Verdict) -> Verdict:
-        """With the nodes of the ranks that are to blame, where it says ranks alone."""
+        """The verdict with the nodes of the blamed ranks added if its summary names only ranks."""
         fold = self._fold
         if len(fold.nodes) < 2 or not verdict.ranks:
             return verdict
@@ -100,7 +100,7 @@ class HubView:
         return verdict
 
     def _where_it_fails(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """While a node cannot read or judge something, nothing of it is clear."""
+        """No verdict is clear while a node cannot read or judge something."""
         failing = [node for node in self._fold.connected if node.facts.failing]
         for verdict in verdicts:
             reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
@@ -108,7 +108,7 @@ class HubView:
 
 
 def _with_reason(verdict: Verdict, reason: str) -> Verdict:
-    """What is not seen of a role, where it is not clear for that alone."""
+    """The verdict with the reason why some ranks are not judged; it is not clear then."""
     if verdict.cause == PART_OF_JOB and not reason:
         return replace(verdict, summary=verdict.summary.removeprefix(THIS_NODE_ONLY))
     if not reason or verdict.kind not in _OF_RANKS or verdict.state == "found":

@@ -1,4 +1,4 @@
-"""Which of the numbers that a job logs a judge asks for: the others stay on their node."""
+"""Selects the logged values that judges need; all other values stay on their node."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
 from dfx_agent.judge.bottleneck.causes import REPORTED_METRICS
 from dfx_agent.judge.divergence.inputs import broken_place
 
-# all ranks have the same one
+# all ranks report the same value
 _DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
 
 
 def is_judged(framework: str, scalar: ScalarRecord) -> bool:
-    """Whether a verdict may depend on it; of loss and gradients on NaN and Inf alone."""
+    """Whether a verdict may depend on it; for some keys only if the value is NaN or Inf."""
     if input_of(framework, scalar.key) is not None:
         return True
     if clear_meaning(framework, scalar.key) is not None:
@@ -28,7 +28,7 @@ def is_judged(framework: str, scalar: ScalarRecord) -> bool:
 
 
 def sent_scalars(told: ToldScalars) -> ToldScalars | None:
-    """Those that are judged, and of one rank what is drawn beside them; None for none."""
+    """Judged values, and values of rank 0 that are only drawn; None if there are none."""
     is_first = told.process.label in _FIRST
     sent = tuple(
         scalar

@@ -1,4 +1,4 @@
-"""The judges of a job of N >= 1 nodes, in one order and with one rule of what explains what."""
+"""Runs the judges of a job of N >= 1 nodes in a fixed order and reconciles their verdicts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"
 
 
 class JobJudge:
-    """One job. ``waits`` and ``memory`` are the latest verdicts of these kinds.
+    """The judges of one job. ``waits`` and ``memory`` are the latest verdicts of these kinds.
 
-    ``parameters``: of the detector of signals, by name.
+    ``parameters``: parameters of the signal detector, by name.
     """
 
     parameters = PARAMETERS
@@ -63,7 +63,7 @@ class JobJudge:
     ) -> tuple[Verdict, ...]:
         """A hang and a crash verdict of every role, after each reading.
 
-        ``ranks`` by role: none where all of them get on, None where their facts are not available.
+        ``ranks`` by role: empty if all ranks make progress, None if facts are not available.
         """
         available = {role: facts for role, facts in ranks.items() if facts is not None}
         judged = self._hangs.verdicts(available, quiet_seconds, read_seconds)
@@ -94,9 +94,9 @@ class JobJudge:
             self.ledger.settle(progress, is_whole=is_whole)
 
     def verdicts(self, evidence: Evidence, view: View) -> tuple[Verdict, ...]:
-        """Hang, crash, straggler, memory by role; divergence and data of the job.
+        """Hang, crash, straggler and memory verdicts by role; divergence and data of the job.
 
-        Each is judged by itself: of what cannot be judged, a verdict says so.
+        Judges are independent: if a judge fails, its verdict says so.
         """
         judged, run = self.faults.judged, self.run
         of_ranks = *self._judged_waits(evidence), *self._judged_steps(evidence)
@@ -128,7 +128,7 @@ class JobJudge:
         return divergence_verdict(state, role, self.health.critical, checkpoints)
 
     def signal_history(self, num_steps: int) -> SignalHistory:
-        """Signals of the newest judged steps."""
+        """Signals of the latest judged steps."""
         return signal_history(list(self.health.states)[-num_steps:])
 
     def _without_facts(self, role: str) -> Iterator[Verdict]:
@@ -138,7 +138,7 @@ class JobJudge:
                 yield verdict
 
     def _judged_waits(self, evidence: Evidence) -> Iterable[Verdict]:
-        """As of the latest reading, if that could be judged."""
+        """Hang and crash verdicts of the latest reading, if it could be judged."""
         fault = self.faults.fault_in(self.run, WAITS)
         if fault is None:
             return self.waits

@@ -1,4 +1,4 @@
-"""What outlives an agent of the judge of signals: baselines, and how far it was."""
+"""State of the signal judge that the next agent restores: baselines and progress."""
 
 from __future__ import annotations
 

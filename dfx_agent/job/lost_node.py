@@ -1,6 +1,6 @@
-"""A node that is lost while its ranks were needed: its host does not answer, and nobody is served.
+"""Verdicts on lost nodes: the host does not answer, and other ranks need the ranks of the node.
 
-A node that is cut off from the hub alone is not lost: its ranks still take part in collectives.
+A node without a connection to the hub is not lost if its ranks still take part in collectives.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
 
 CAUSE = "node lost"
-# peers that wait for so long, after the node fell silent, confirm that its ranks are gone as well
+# after the last report, peers that wait this long confirm that the ranks are lost too
 WAIT_SECONDS = 5.0
 # the same if its ranks still took part in collectives after its last report
 WAIT_LONGER_SECONDS = 30.0
-# without peers that wait, as in a long rollout, the host has to be unreachable for longer
+# without waiting peers, as in a long rollout, the host must be unreachable for longer
 ALONE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Ranks of connected nodes that wait in a collective; for how long the first has."""
+    """Ranks of connected nodes that wait in a collective, and the longest wait."""
 
     waiting: tuple[str, ...] = ()
     wait_seconds: float = 0.0
@@ -65,7 +65,7 @@ def lost_verdict(
 
 
 def with_lost_nodes(verdicts: Iterable[Verdict], lost: Sequence[Verdict]) -> list[Verdict]:
-    """The lost node explains what failed after it: its verdict replaces later ones of its role."""
+    """All verdicts; a lost node explains later crashes of its role, so it replaces them."""
     judged = list(verdicts)
     shown = {v.role: v for v in lost if not any(_is_earlier(crash, v) for crash in judged)}
     others = [v for v in judged if v.kind != "crash" or v.role not in shown]
@@ -73,7 +73,7 @@ def with_lost_nodes(verdicts: Iterable[Verdict], lost: Sequence[Verdict]) -> lis
 
 
 def _is_earlier(crash: Verdict, lost: Verdict) -> bool:
-    """Whether this crash of the same role was found, and began before the node was lost."""
+    """Whether this is a crash of the same role that began before the node was lost."""
     if (crash.kind, crash.role, crash.state) != ("crash", lost.role, "found"):
         return False
     return (crash.since_seconds or 0.0) < (lost.since_seconds or 0.0)

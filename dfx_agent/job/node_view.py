@@ -1,4 +1,4 @@
-"""What one node without a hub sees of a job: its own ranks."""
+"""The view of one node without a hub: it sees only its own ranks of a job."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dfx_agent.snapshot import Verdict
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """``others``: verdicts about processes without a guest."""
+    """The view of one node. ``others``: verdicts on processes without a guest."""
 
     seats: Sequence[Seat]
     others: Sequence[Verdict] = ()
 
     @property
     def part(self) -> str:
-        """What part of its job is seen here, in words; "" for all of it."""
+        """Text on the visible part of the job; "" if all of it is visible."""
         return part_text(self.seats)
 
     def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """A crash here may follow from one on a node that is not seen."""
+        """Verdicts of this node; a crash may be caused by a crash on a node that is not visible."""
         return crashes_of_this_node(verdicts, self.seats)
 
     def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
-        """With those about processes without a guest."""
+        """All verdicts, with those on processes without a guest."""
         return *verdicts, *self.others

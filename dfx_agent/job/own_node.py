@@ -1,4 +1,4 @@
-"""The node of this agent as one node of a job: its facts are values, whole and on our clocks."""
+"""The local node as one node of a job: its facts are complete and on the local clocks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dfx_agent.hub.node_facts import NodeRun
 
 
 class OwnNode(NodeRun):
-    """``take`` what each reading brought: what grows is new, all the rest is complete."""
+    """The local node. ``take`` every reading: only growing lists are partial."""
 
     def __init__(
         self, facts: RunFacts, read_memory: Callable[[], Iterable[MemoryFacts]] = tuple
     ) -> None:
-        """``read_memory``: of its living processes; called only where memory is judged."""
+        """``read_memory``: reads living processes; called only when memory is judged."""
         super().__init__(facts.node, NodeClock(), facts)
         self._read_memory = read_memory
 

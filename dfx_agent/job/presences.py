@@ -1,4 +1,4 @@
-"""Which nodes of a job report, and what is known of those that do not."""
+"""The connection state of every node of a job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dfx_agent.job.lost_node import Peers
 from dfx_agent.job.roster import Presence, has_progressed
 
 _MOVING_NS = 10 * 10**9
-# a node reports at least as often: it may have lived so long after its last report
+# longest time between two reports: a node may have lived this long after its last report
 _REPORTED_NS = 5 * 10**9
 
 
 def presences(fold: JobFold) -> list[Presence]:
-    """Each node of the job, and what is known of it while it does not report."""
+    """One presence for every node of the job."""
     elsewhere: dict[str, int] = {}
     moved_ns = met_ns = 0
     for node in fold.connected:
@@ -32,7 +32,7 @@ def presences(fold: JobFold) -> list[Presence]:
 def _presence(
     fold: JobFold, node: NodeRun, elsewhere: Mapping[str, int], moved_ns: int, met_ns: int
 ) -> Presence:
-    """When ranks of connected nodes last moved, and last took part in a collective."""
+    """``moved_ns``, ``met_ns``: when connected ranks last progressed, and last in a collective."""
     reached = [rank.reached for rank in node.ranks.values() if rank.is_living]
     has_met = has_progressed(reached, elsewhere)
     return Presence(
@@ -83,7 +83,7 @@ def blocked_peers(fold: JobFold) -> Peers:
 
 
 def _own_labels(fold: JobFold, node: NodeRun) -> Iterator[str]:
-    """Of its living processes, whose places nobody else has by now."""
+    """Labels of living processes of this node that no process of another node has replaced."""
     for seat in node.seats:
         is_own = fold.owners.owner(seat.role, seat.label) == node.node
         if seat.is_living and is_own and seat.role != LOG_ROLE:

@@ -1,4 +1,4 @@
-"""Where each rank of a role stands in the layout of its job: worked out when that has changed."""
+"""The position of each rank of a role in the layout of its job; computed again on a change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Positions = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along 
 
 
 class RankPositions:
-    """Of one role."""
+    """Layout positions of the ranks of one role."""
 
     def __init__(self) -> None:
         self._told: list[object] = []
@@ -21,7 +21,7 @@ class RankPositions:
     def of(
         self, told: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
     ) -> Positions:
-        """``told``: what ``layout`` is made of; the very same objects mean the same layout."""
+        """Positions of ``labels``. ``told``: inputs of ``layout``, compared by identity."""
         if not self._is_of(told) or self._labels != list(labels):
             self._told, self._labels = list(told), list(labels)
             self._places = coordinates_of(layout(), labels)

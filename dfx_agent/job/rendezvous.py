@@ -1,7 +1,8 @@
-"""A job whose ranks wait for others that have not come: they are in rendezvous.
+"""Verdicts on a job that is stuck in rendezvous: its ranks wait for ranks that have not joined.
 
-It is said after 45 s. A node may take minutes to come, so it is a hang only after 300 s, and only
-where a stack shows that a rank is in torch's rendezvous, or nodes have not come to torchrun's.
+The wait is reported after 45 s. A node may need minutes to join, so the wait is a hang only after
+300 s. It must also be confirmed: a stack shows that a rank is in the rendezvous of torch, or nodes
+are missing at the rendezvous of torchrun.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RENDEZVOUS = re.compile(
 
 
 def rendezvous_verdict(role: str, ranks: Sequence[RankFacts], missing: str) -> Verdict | None:
-    """``missing``: who is not here, in words; None where the ranks have met, or may yet soon."""
+    """``missing``: text on the missing ranks. None after the rendezvous and in its first 45 s."""
     living = [rank for rank in ranks if rank.is_living]
     if not missing or not living or any(map(_has_met, living)):
         return None
@@ -61,7 +62,7 @@ def _is_in_rendezvous(rank: RankFacts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The launcher of a node, which has no rank yet; since when, by the clocks of this host."""
+    """The launcher of a node without ranks, with its start by the clocks of the local host."""
 
     node: str
     launch: Launch
@@ -72,7 +73,7 @@ class Launched:
 def launch_verdict(
     launched: Sequence[Launched], idle_nodes: Collection[str], now_ns: int
 ) -> Verdict | None:
-    """Whom torchrun waits for before it starts a rank; None of what may come yet soon."""
+    """A verdict on the nodes that torchrun waits for; None in the first 45 s."""
     if not launched:
         return None
     newest = max(launched, key=lambda each: each.since_ns)
@@ -95,7 +96,7 @@ def launch_verdict(
 def _launch_text(
     launched: Sequence[Launched], idle_nodes: Collection[str], duration: str
 ) -> tuple[str, bool]:
-    """What torchrun waits for, and whether it is other nodes."""
+    """(Text on what torchrun waits for, whether torchrun waits for other nodes)."""
     num_nodes = max(each.launch.num_nodes for each in launched)
     if len(launched) >= num_nodes:
         nodes = ", ".join(sorted(each.node for each in launched))

@@ -1,7 +1,7 @@
-"""Who of the job is here: never joined, silent, cut off, gone, or gone with its node.
+"""Which nodes of a job are connected, never joined, are disconnected, or are lost.
 
-That an agent is silent says nothing of its ranks. What says it is whether they still take part in
-what others do, and whether their host answers.
+A disconnected agent says nothing about its ranks. Two other facts do: whether the ranks still take
+part in collectives with other nodes, and whether their host answers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from dfx_agent.judge.words import absent_text, labels_text
 
 SILENT_SECONDS = 15.0
 
-# whether a host answers on the port of its agent: "refused" it does, and nobody listens there
+# whether a host answers on the port of its agent; "refused": the host is up, the agent is not
 Reach = Literal["answers", "refused", "no answer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A node of the job as the hub knows it; ``labels``: its living ranks, as it told last.
+    """The connection of a node. ``labels``: its living ranks in its last report.
 
-    ``takes_part``: by what ranks elsewhere have done since, None where nothing says it.
-    ``has_progressed``: ranks elsewhere have done what needed its ranks, since its last report.
+    ``takes_part``: whether its ranks still take part in collectives; None if that is unknown.
+    ``has_progressed``: since its last report, other ranks completed collectives that need its
+    ranks.
     """
 
     node: str
@@ -42,7 +43,7 @@ class Presence:
         return not self.has_left and self.silent_seconds < SILENT_SECONDS
 
     def __str__(self) -> str:
-        """In one sentence; "" of one that is heard, or has nobody."""
+        """One sentence; "" for a node that is connected or has no living rank."""
         if self.is_connected or not self.labels:
             return ""
         whose, duration = labels_text(self.labels), seconds_text(self.silent_seconds)
@@ -59,13 +60,13 @@ class Presence:
 
 
 def missing_text(seats: Sequence[Seat], role: str, idle_nodes: Iterable[str]) -> str:
-    """As in "6 of 8 ranks have started; none of node-c."; "" where all have, or none is expected.
+    """Text such as "6 of 8 ranks have started; none of node-c."; "" if no rank is missing.
 
-    ``idle_nodes`` are joined and have nobody of this job.
+    ``idle_nodes`` are connected to the hub and have no process of this job.
     """
     of_role = [seat for seat in seats if seat.role == role]
     world_size = max((seat.world_size for seat in of_role), default=-1)
-    # several roles may share one world: each number counts once
+    # several roles may share one world: count each rank number once
     of_world = [seat for seat in seats if seat.world_size == world_size]
     known = {seat.rank for seat in of_world if seat.rank >= 0}
     num_here = len(known) + sum(seat.rank < 0 for seat in of_role)
@@ -80,10 +81,11 @@ def missing_text(seats: Sequence[Seat], role: str, idle_nodes: Iterable[str]) ->
 def has_progressed(
     reached: Iterable[Mapping[str, int]], elsewhere: Mapping[str, int]
 ) -> bool | None:
-    """Whether ranks that ``reached`` these numbers of groups must have gone on since.
+    """Whether ranks that ``reached`` these sequence numbers must have progressed since.
 
-    ``elsewhere``: the newest numbers of ranks that tell; two further, and one between is over that
-    needed all. None where they share no group.
+    ``elsewhere``: the latest sequence numbers of ranks on connected nodes. If such a number is two
+    higher, a collective in between is complete, and it needed all ranks. None without a common
+    group.
     """
     known = [numbers for numbers in reached if numbers.keys() & elsewhere.keys()]
     if not known:

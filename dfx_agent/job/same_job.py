@@ -1,4 +1,4 @@
-"""Which processes of one run name belong to one job: those whose ranks meet at one address."""
+"""Decides which processes with one run name are one job: they share a rendezvous address."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dfx_agent.facts.seat import Seat
 
 
 def is_other_job(reported: Iterable[Seat], known: Iterable[Seat]) -> bool:
-    """Whether ranks of one role and attempt meet at other addresses than the known ones."""
+    """Whether ranks of one role and attempt use other rendezvous addresses than ``known``."""
     known_addresses = _addresses(known)
     return any(
         addresses.isdisjoint(known_addresses[key])
@@ -18,12 +18,12 @@ def is_other_job(reported: Iterable[Seat], known: Iterable[Seat]) -> bool:
 
 
 def rendezvous_of(seats: Iterable[Seat]) -> str:
-    """The address at which they meet; "" where that is unknown."""
+    """The rendezvous address of these processes; "" if it is unknown."""
     return next((seat.rendezvous.partition("@")[0] for seat in seats if seat.rendezvous), "")
 
 
 def _addresses(seats: Iterable[Seat]) -> dict[tuple[str, int], set[str]]:
-    """(role, attempt) -> where its ranks meet."""
+    """(role, attempt) -> rendezvous addresses of its ranks."""
     found: dict[tuple[str, int], set[str]] = {}
     for seat in seats:
         if seat.rendezvous:

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
-# whose tokens count: the newest against those before
+# steps whose tokens count: the latest 2 against the 32 before
 _NUM_STEPS, _NUM_NEWEST, _FEWEST_STEPS = 34, 2, 10
 _NUM_BALANCED = 8
 
@@ -21,9 +21,9 @@ def step_row(
     ranks: Mapping[str, RankStep],
     missing: Iterable[str] = (),
 ) -> StepRow:
-    """``span``: when the first rank began it and the last one ended it, Unix seconds.
+    """The row of a step. ``span``: first start and last end of a rank, Unix seconds.
 
-    ``missing``: ranks that are still in it.
+    ``missing``: ranks that are still in the step.
     """
     cells = tuple(_cell(label, ranks[label]) for label in sorted(ranks, key=rank_order))
     bubble = _bubble(cells, span)
@@ -31,7 +31,7 @@ def step_row(
 
 
 def with_late(row: StepRow, ranks: Mapping[str, RankStep], end_seconds: float) -> StepRow:
-    """The row with cells of ranks that it does not have yet; ``end_seconds`` of the last one."""
+    """The row with the cells of late ranks. ``end_seconds``: end of the last late rank."""
     labels = {cell.rank for cell in row.cells}
     late = [_cell(label, of) for label, of in ranks.items() if label not in labels]
     if not late:
@@ -56,9 +56,9 @@ def rank_order(label: str) -> tuple[int, str]:
 
 
 def split_of(of: RankStep) -> TimeSplit:
-    """Where the time of a step went; of a rank on another node by its sums.
+    """How a rank spent its time in a step. For a rank on another node only sums are known.
 
-    There, waits for peers are those in collectives, transfer too.
+    Such a rank's wait for peers is all its time in collectives, including transfer.
     """
     if of.split is not None:
         return of.split
@@ -89,9 +89,9 @@ def _cell(label: str, of: RankStep) -> StepCell:
 
 
 def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
-    """Role -> the smaller of the newest two steps' tokens / median of the 32 before.
+    """Role -> the smaller token count of the latest two steps / median of the 32 before.
 
-    ``rows`` of every role, oldest first: the newest 34 count. Steps that a rank did not finish are
+    ``rows`` of every role, oldest first: the latest 34 count. Steps that a rank did not finish are
     left out; a role without 10 steps that had tokens is left out too.
     """
     tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in _by_role(rows).items()}
@@ -99,7 +99,7 @@ def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
 
 
 def latest_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
-    """Role -> the newest step's tokens / median of the 32 before the newest two, as above."""
+    """Role -> tokens of the latest step / median of the 32 steps before the latest two."""
     tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in _by_role(rows).items()}
     return {
         role: counts[-1] / median(counts[:-_NUM_NEWEST])
@@ -109,7 +109,7 @@ def latest_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
 
 
 def token_imbalances(rows: Iterable[StepRow]) -> dict[str, float]:
-    """Role -> tokens of the rank that has most / mean of its ranks, median of the newest 8 steps.
+    """Role -> tokens of the rank with most / mean of its ranks, median of the latest 8 steps.
 
     Steps that a rank did not finish, or without tokens on two ranks, are left out.
     """

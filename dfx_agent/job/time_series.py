@@ -11,23 +11,23 @@ from dfx_agent.snapshot import ScalarHistory, ScalarRow
 
 
 class JobTimeSeries:
-    """``add`` what nodes report; rows are made again when a value has come."""
+    """Values over steps. Call ``add`` with reports; rows are rebuilt after a new value."""
 
     def __init__(self, num_recent_steps: int) -> None:
-        """``num_recent_steps``: by how many steps ranks may be apart when their values arrive."""
+        """``num_recent_steps``: how many steps two ranks may be apart when values arrive."""
         self._store = ScalarStore(num_recent_steps)
         self._newest: dict[str, float] = {}  # key -> Unix time
         self._rows: tuple[str, tuple[ScalarRow, ...]] | None = None
 
     @property
     def num_stale(self) -> int:
-        """Values of steps long past, which are in no curve."""
+        """Number of values that arrived too late to be part of a time series."""
         return self._store.num_stale
 
     def add(self, reported: Iterable[tuple[ToldScalars, int]]) -> None:
-        """In the order of events: many steps of one rank may arrive before those of another.
+        """Add values, sorted by event time: one rank may report many steps before another does.
 
-        With each: how often the place of its process was taken before.
+        Each item is (values, attempt of their process).
         """
         values = [
             (scalar.time_ns + told.epoch_offset_ns, scalar, _place(told.process), attempt)
@@ -41,11 +41,11 @@ class JobTimeSeries:
                 self._newest[scalar.key] = max(unix_ns / 1e9, self._newest.get(scalar.key, 0.0))
 
     def let_go(self, process: ProcessId) -> None:
-        """It ended long ago: its values stay in the means."""
+        """Drop a process that ended long ago; its values stay in the means."""
         self._store.let_go(_place(process))
 
     def rows(self, framework: str) -> tuple[ScalarRow, ...]:
-        """Over ranks, at the newest step of each key; ``framework``: whose names they are."""
+        """One row per key, over ranks, at its latest step. ``framework``: defines the key names."""
         if self._rows is None or self._rows[0] != framework:
             self._rows = framework, tuple(self._of_keys(framework))
         return self._rows[1]
@@ -59,7 +59,7 @@ class JobTimeSeries:
         return scalar_history(framework, self._store, key)
 
     def histories(self, framework: str, keys: Sequence[str]) -> list[ScalarHistory]:
-        """Of the ``keys`` that are known, all for none."""
+        """Histories of the existing ``keys``; of all keys if ``keys`` is empty."""
         known = self._store.keys()
         return [self.history(framework, key) for key in (keys or known) if key in known]
 

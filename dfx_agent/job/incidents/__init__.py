@@ -1,1 +1,1 @@
-"""Incidents: what verdicts and alerts say of one problem, from its begin to its end."""
+"""Incidents: each joins the verdicts and alerts on one problem, from its start to its end."""

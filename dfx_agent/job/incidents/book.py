@@ -1,11 +1,16 @@
-"""Incidents of one run: what verdicts and alerts say of one problem, from its begin to its end.
+"""Incidents of one run: an incident joins the verdicts and alerts on one problem.
 
-A verdict is made anew at every reading, from the newest steps; an alert has its own clock. People
-ask of both: since when? The book remembers: an incident begins at the event time that was known
-when it was opened, and that stays; an alert's clock gives way to an earlier event. What is found
-again, with a begin before it was lost sight of, goes on; so does what begins again within two
-minutes while its judge had not enough evidence to clear it.
-What is over stays in ``past``.
+Judges make a new verdict at every reading, and an alert has its own start time. Neither says when
+the problem began, so the book stores it:
+
+- An incident begins at the event time that was known when it was opened.
+- An earlier event replaces the start time of an alert. For a hang or a divergence it also replaces
+  a later event.
+- An ended incident is continued if the problem is found again with a start before that end.
+- An ended incident is also continued if the problem starts again within two minutes, and its judge
+  had too little evidence to clear it.
+
+Ended incidents stay in ``past``.
 """
 
 from __future__ import annotations
@@ -39,20 +44,20 @@ from dfx_agent.snapshot import (
     Verdict,
 )
 
-# since an agent of before last saw it: longer than any alert's condition has to last
+# after a previous agent last saw the incident; longer than the `for` time of every alert
 RESUMED_SECONDS = 720.0
 
-# what an unsure judge no longer finds may come back as the same one that long after
+# after its judge became unsure, a problem found again within this time is the same incident
 UNSURE_SECONDS = 120.0
 
-_CLOCK_SECONDS = 1.0  # two agents read the same stamp a little differently
+_CLOCK_SECONDS = 1.0  # two agents read the same timestamp slightly differently
 _EVALUATED_SECONDS = 15.0  # alerts are evaluated every 5 s, on a loaded machine later
 _NUM_ENDED = 32
-# kinds of which there is one at a time in a role, whoever is named
+# kinds with one incident per role at a time, whatever ranks the verdict names
 _ONE_OF_ROLE = frozenset({"hang", "divergence"})
-# whose verdict says the step of the rank in question, and no newer one
+# kinds whose verdict names the step of the affected rank; other ranks may be ahead
 _OF_ONE_STEP = frozenset({"hang", "crash", "divergence", "memory"})
-# a leak of the host and a device that fills up may be told of one rank
+# kinds with separate incidents by cause: one rank can leak host memory and fill its device
 _BY_CAUSE = frozenset({"memory", "data"})
 _MILD_KINDS = frozenset({"straggler", "memory"})
 _SEVERITIES: tuple[IncidentSeverity, ...] = ("critical", "warning", "info")
@@ -60,10 +65,10 @@ _SEVERITIES: tuple[IncidentSeverity, ...] = ("critical", "warning", "info")
 
 @dataclass(frozen=True)
 class _Subject:
-    """One problem as it is told now: a verdict, alerts, or both.
+    """One current problem: a verdict, alerts, or both.
 
-    ``unsure``: the verdict without a finding that an alert is about. It names ranks and stacks.
-    ``is_clear``: the verdicts of this kind are clear, and only an alert remains.
+    ``unsure``: a verdict without a finding, on the same problem as an alert; it has the stacks.
+    ``is_clear``: the verdicts of this kind are clear, only an alert still fires.
     """
 
     kind: str
@@ -87,11 +92,11 @@ class _Subject:
 
 @dataclass
 class KeptIncident:
-    """``id`` and begin of an incident; ``seen_seconds``: when it was last told.
+    """Identity and start of an incident. ``seen_seconds``: when it was last reported.
 
-    ``summary`` is the verdict's, the alert on it may last a little longer. ``is_resumed``: an agent
-    of before knew it, and this one has not seen it yet. ``is_unsure``: it is not told now, and
-    nobody has cleared it.
+    ``summary`` comes from the verdict; an alert may outlast the verdict. ``is_resumed``: a previous
+    agent reported the incident, this agent has not yet. ``is_unsure``: no verdict or alert reports
+    the incident now, but its judge had too little evidence to clear it.
     """
 
     id: str
@@ -104,18 +109,18 @@ class KeptIncident:
     seen_seconds: FiniteFloat
     summary: str = ""
     is_unsure: bool = False
-    is_event: bool = True  # the begin; else it is the clock of an alert
-    is_of_verdict: bool = True  # the begin; else it is of symptoms that an alert may not be about
+    is_event: bool = True  # the start is an event time, not the start of an alert
+    is_of_verdict: bool = True  # the start is from a verdict, not from symptoms
     is_resumed: bool = field(default=False, compare=False)
-    due_seconds: float = field(default=0.0, compare=False)  # by when it would be told again
+    due_seconds: float = field(default=0.0, compare=False)  # end of the wait to see it again
 
     def goes_on(self, begin: _Begin) -> bool:
-        """Whether what begins so, and is about this, is this one."""
+        """Whether a matching problem with this start continues this incident."""
         until_seconds = self.seen_seconds + (UNSURE_SECONDS if self.is_unsure else 0.0)
         return begin.since_seconds <= until_seconds or (self.is_resumed and not begin.is_event)
 
     def see(self, subject: _Subject, begin: _Begin, now_seconds: float) -> None:
-        """It is told now, with this begin."""
+        """Update the incident: it is reported now, with this start."""
         if self._gives_way_to(begin):
             self.since_seconds, self.step, self.is_event, self.is_of_verdict = begin
         self.role, self.ranks = subject.role or self.role, subject.ranks or self.ranks
@@ -123,9 +128,11 @@ class KeptIncident:
         self.is_resumed = self.is_unsure = False
 
     def _gives_way_to(self, begin: _Begin) -> bool:
-        """An earlier event replaces an alert's clock, and where the summary says since when.
+        """Whether this start replaces the stored one.
 
-        Of a divergence the verdict knows since when, whatever moved before.
+        An earlier event replaces the start of an alert. For a hang or divergence it also replaces
+        a later event, because the summary says since when. In a divergence the verdict's start
+        wins.
         """
         if self.kind == "divergence" and begin.is_of_verdict != self.is_of_verdict:
             return begin.is_of_verdict
@@ -134,7 +141,7 @@ class KeptIncident:
         return begin.is_event and is_open and is_earlier
 
     def miss(self, verdicts: Iterable[Verdict], *, is_first: bool) -> None:
-        """It is not told; ``verdicts`` say why. ``is_first``: it was told the time before."""
+        """Update an incident that is not reported now. ``is_first``: the reading before did."""
         states = {v.state for v in verdicts if v.kind == self.kind and self.role in {v.role, ""}}
         if states:
             was_open = is_first or self.is_unsure or self.is_resumed
@@ -152,7 +159,7 @@ class KeptIncident:
 
 
 class _Begin(NamedTuple):
-    """``is_event``: by the time of what happened, not by when it was first reported."""
+    """Start of a problem. ``is_event``: an event time, not the time of the first report."""
 
     since_seconds: float
     step: int | None
@@ -161,7 +168,7 @@ class _Begin(NamedTuple):
 
 
 class IncidentBook:
-    """The incidents of one run, open and lately ended."""
+    """Open and recently ended incidents of one run."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -170,17 +177,17 @@ class IncidentBook:
         self.past = PastIncidents()
 
     def kept(self) -> tuple[KeptIncident, ...]:
-        """For the next agent: those that are open, or were and may yet be told again."""
+        """Incidents to hand to the next agent: open ones, and ended ones that may be continued."""
         return *(e for e in self._ended if e.is_resumed or e.is_unsure), *self._open
 
     def resume(self, kept: Iterable[KeptIncident], now_seconds: float) -> None:
-        """What an agent of before had open in this run; before the first ``observe``."""
+        """Add open incidents of a previous agent; call this before the first ``observe``."""
         for entry in kept:
             due = now_seconds + lasting_seconds(entry.kind) + _EVALUATED_SECONDS
             self._ended.append(replace(entry, is_resumed=True, due_seconds=due))
 
     def awaited(self, now_seconds: float) -> str:
-        """What was told by an agent of before and has not been judged again; "" when all has."""
+        """Sentence on resumed incidents that are not judged again yet; "" if there are none."""
         waiting = [e for e in self._ended if e.is_resumed and now_seconds < e.due_seconds]
         found = joined(entry.summary or entry.kind for entry in waiting)
         return sentences.NOT_JUDGED_AGAIN(found=found) if found else ""
@@ -193,7 +200,7 @@ class IncidentBook:
         steps: StepTimes,
         now_seconds: float,
     ) -> tuple[Incident, ...]:
-        """Every problem that is told now, the worst and oldest first."""
+        """All current incidents, sorted by severity, then oldest first."""
         for entry in self._ended:
             if now_seconds > entry.seen_seconds + RESUMED_SECONDS:
                 entry.is_resumed = entry.is_unsure = False
@@ -218,7 +225,7 @@ class IncidentBook:
     def _entry(
         self, subject: _Subject, begin: _Begin, taken: Collection[KeptIncident]
     ) -> KeptIncident:
-        """The incident that this is: an open one, one that ended after this began, or a new one."""
+        """The incident of this problem: an open one, an ended one to continue, or a new one."""
         for entry in self._open:
             if entry not in taken and entry.is_about(subject):
                 return entry
@@ -237,18 +244,18 @@ class IncidentBook:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When the steps of a run began: (role, step, Unix seconds) of those that are kept."""
+    """Start times of the stored steps of a run: (role, step, Unix seconds)."""
 
     begins: tuple[tuple[str, int, float], ...] = ()
 
     def begin_of(self, role: str, step: int) -> float | None:
-        """The earliest begin of ``step``, in any role where ``role`` has none or is ""."""
+        """Earliest start of ``step`` in ``role``; in any role if ``role`` has no such step."""
         known = [(r, seconds) for r, number, seconds in self.begins if number == step]
         own = [seconds for r, seconds in known if r == role]
         return min(own or [seconds for _, seconds in known], default=None)
 
     def step_at(self, role: str, seconds: float) -> int | None:
-        """The step that ``role`` was in, None before the first that is kept."""
+        """The step of ``role`` at this Unix time; None before its first stored step."""
         before = [(at, number) for r, number, at in self.begins if r == role and at <= seconds]
         return max(before)[1] if before else None
 
@@ -256,7 +263,7 @@ class StepTimes:
 def _subjects(
     found: Sequence[Verdict], verdicts: Sequence[Verdict], alerts: Sequence[AlertRow]
 ) -> list[_Subject]:
-    """Each verdict with the alerts on it; alerts on none by kind; the others by their name."""
+    """Each finding with its alerts, then the other alerts grouped by verdict kind or by name."""
     subjects = [
         _Subject(v.kind, v, tuple(row for row in alerts if row.verdict == v.kind)) for v in found
     ]
@@ -284,11 +291,11 @@ def _subjects(
 def _begin(
     subject: _Subject, signals: SignalState | None, steps: StepTimes, now_seconds: float
 ) -> _Begin:
-    """By the time of events, as far as it is known."""
+    """The start of a problem: an event time if one is known."""
     verdict = subject.verdict
     if verdict is not None and verdict.since_seconds is not None:
         since = verdict.since_seconds
-        # where NaN began, where who is to blame stands, it says itself: others may be steps ahead
+        # these verdicts name the step of the affected rank; other ranks may be steps ahead
         is_told = verdict.kind in _OF_ONE_STEP and verdict.step is not None
         at = None if is_told else steps.step_at(verdict.role, since)
         step = verdict.step if at is None else at
@@ -299,13 +306,13 @@ def _begin(
     known = None if step is None else steps.begin_of(subject.role, step)
     seen = min((row.since_seconds for row in subject.alerts), default=now_seconds)
     since = seen if known is None else known
-    # of a vote the step is its onset, of what is found anew at every step the newest
+    # a divergence has a fixed onset step; problems that are found again in every step do not
     is_event = subject.kind == "divergence" and onset is not None and known is not None
     return _Begin(since, step, is_event, is_of_verdict=verdict is not None)
 
 
 def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
-    """Where symptoms began, for alerts on them."""
+    """First onset step of the active symptoms, for a divergence that only alerts report."""
     if subject.kind != "divergence" or signals is None:
         return None
     onsets = [row.onset_step for row in signals.symptoms

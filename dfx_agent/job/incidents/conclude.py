@@ -1,6 +1,6 @@
-"""What people are told of a run: its incidents, what is over, how it ended, and its one state.
+"""Concludes the state of a run: its current and past incidents, its end, and one standing.
 
-Node and hub call ``conclude``: nobody else says whether a run is clear.
+Node and hub both call ``conclude``. No other code decides whether a run is clear.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _FAILURES = frozenset({"crash", "hang"})
 
 @dataclass(frozen=True)
 class RunEnd:
-    """When the last process of a run was seen, and how they ended, in a sentence.
+    """The end of a run: when its last process was seen, and a sentence on how it ended.
 
-    ``is_detached``: some of them may still run, unobserved.
+    ``is_detached``: some processes may still run, unobserved.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known of a run now; ``alerts`` are None before they are evaluated."""
+    """Verdicts, alerts and steps of a run now; ``alerts`` are None before their evaluation."""
 
     verdicts: tuple[Verdict, ...]
     alerts: Sequence[AlertRow] | None
@@ -67,7 +67,7 @@ class Judged:
 def conclude(
     book: IncidentBook, run: Judged, now_seconds: float, doubts: Iterable[str] = ()
 ) -> Conclusion:
-    """``doubts``: why nothing may be clear."""
+    """Conclusion for this run. ``doubts``: reasons why the run must not be shown as clear."""
     verdicts = run.verdicts
     incidents = book.observe(verdicts, run.alerts or (), run.signals, run.steps, now_seconds)
     has_failed = any(v.kind in _FAILURES and v.state == "found" for v in verdicts)
@@ -77,7 +77,7 @@ def conclude(
     pending = sentences.ALERTS_PENDING() if run.alerts is None else ""
     unobserved = sentences.UNOBSERVED() if end and end.is_detached else ""
     doubt = joined([unobserved, book.awaited(now_seconds), pending, *doubts])
-    # a log has no times, so no steps that are closed; what it reports is judged step by step
+    # a log has no times and so no closed steps, but its values are judged step by step
     has_steps = run.has_steps or run.signals is not None
     standing = standing_of(
         verdicts, incidents, has_steps=has_steps, past=past, end=end, doubt=doubt
@@ -94,7 +94,7 @@ def standing_of(
     end: RunEnd | None = None,
     doubt: str = "",
 ) -> Standing:
-    """What the run is in. Whatever is neither found nor clear is missing evidence."""
+    """The standing of the run. Without a finding or a clear verdict: insufficient evidence."""
     lasted = [incident for incident in past if incident.is_until_run_end] if end else []
     ended = end.sentence if end else ""
     for incident in (*incidents, *sorted(lasted, key=_worst_first)):  # the worst first
@@ -114,7 +114,7 @@ def standing_of(
 
 
 def _without_finding(verdicts: Sequence[Verdict], doubt: str) -> tuple[RunState, list[str]]:
-    """What was checked, and what could not be; nothing counts as checked where there is doubt."""
+    """State and sentences of a run without a finding; with ``doubt`` nothing counts as checked."""
     unsure = {f"{v.kind.capitalize()}: {v.summary}": v.kind for v in verdicts if v.state != "clear"}
     if doubt:
         return "insufficient evidence", [doubt, *unsure]
@@ -126,10 +126,10 @@ def _without_finding(verdicts: Sequence[Verdict], doubt: str) -> tuple[RunState,
 def run_end(
     ranks: Sequence[RankRow], steps: StepTimes, *, has_failed: bool = False
 ) -> RunEnd | None:
-    """None while a process lives, and of a run without processes.
+    """The end of the run; None while a process lives, and for a run without processes.
 
-    A process that raises an exception still shuts down in order: ``has_failed`` says that a verdict
-    knows better.
+    A process that raises an exception still shuts down in order, so its state does not show the
+    failure. ``has_failed``: a verdict found a crash or a hang.
     """
     guests = [rank for rank in ranks if rank.source == "guest"] or list(ranks)
     if not guests or any(rank.state in _LIVING for rank in guests):

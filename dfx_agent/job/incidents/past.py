@@ -12,22 +12,22 @@ from dfx_agent.snapshot import Incident
 
 # alerts outlast their verdicts by so much, and processes of one job end one after the other
 _RUN_END_SECONDS = 30.0
-# what was found for a shorter time and without an alert is chance, unless it is critical
+# a shorter finding without an alert is treated as noise, unless it is critical
 _SHORT_SECONDS = 10.0
 _MAX_PAST = 32
 _STATES = ("found", "warning", "noted")
 
 
 class PastIncidents:
-    """Of one run: ``see`` what lasts now; ``rows`` are what does no longer, the newest first."""
+    """Ended incidents of one run. Call ``see`` with current ones; ``rows``: latest end first."""
 
     def __init__(self) -> None:
-        self._worst: dict[str, Incident] = {}  # of those that last, as they were at their worst
+        self._worst: dict[str, Incident] = {}  # current incidents at their highest severity
         self._first_seconds: dict[str, float] = {}
         self._past: dict[str, Incident] = {}
 
     def see(self, incidents: Iterable[Incident], now_seconds: float) -> None:
-        """What lasts now; whatever else lasted before is over."""
+        """Set the current incidents; all other incidents have ended."""
         current = {incident.id: incident for incident in incidents}
         for key in self._worst.keys() - current.keys():
             self._end(key, now_seconds)
@@ -39,16 +39,16 @@ class PastIncidents:
                 self._worst[key] = incident
 
     def resume(self, past: Iterable[Incident]) -> None:
-        """What an earlier agent knew."""
+        """Add the past incidents of a previous agent."""
         self._past = {incident.id: incident for incident in past} | self._past
 
     def rows(self, run_end_seconds: float | None) -> tuple[Incident, ...]:
-        """Each with its end; ``run_end_seconds`` is None while the run lasts."""
+        """Ended incidents with their end; ``run_end_seconds`` is None while the run lasts."""
         rows = [_with_end(incident, run_end_seconds) for incident in self._past.values()]
         return tuple(sorted(rows, key=lambda row: -(row.end_seconds or 0.0)))
 
     def kept(self) -> tuple[Incident, ...]:
-        """For the next agent."""
+        """Past incidents to hand to the next agent."""
         return tuple(self._past.values())
 
     def _end(self, key: str, now_seconds: float) -> None:
@@ -79,7 +79,7 @@ def _with_end(incident: Incident, run_end_seconds: float | None) -> Incident:
 
 
 def without_cost(incident: Incident) -> Incident:
-    """The same in a run that has ended, which it does not hold up any more."""
+    """The incident without its cost: in a run that has ended it delays nothing any more."""
     if incident.lost_seconds:
         return incident
     return replace(incident, cost="", sentence=_without(incident, incident.cost))

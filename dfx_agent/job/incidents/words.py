@@ -1,6 +1,6 @@
-"""An incident in one sentence: who, where, since when, what it costs, why, what to do.
+"""The text of an incident: who, where, since when, its cost, its cause, and what to do.
 
-Cost and remedy are those of the runbook, so that the page and the pager say the same.
+Cost and action come from the runbook, so the page and the pager show the same text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_FINITE = "NaN or Inf"
 
 
 def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> str:
-    """What it costs, as one sentence with its stop; "" where no runbook says it."""
+    """Cost of the incident, one sentence with a full stop; "" if no runbook states it."""
     if lost_seconds is not None:
         return sentences.COSTS(seconds=seconds_text(lost_seconds))
     found = _alert_on(kind, cause, alert)
@@ -31,12 +31,12 @@ def cost_of(kind: str, cause: str, lost_seconds: float | None, alert: str) -> st
 
 
 def origin_of(kind: str, cause: str) -> str:
-    """What moved first and what that usually means, in a sentence; "" where the summary says it."""
+    """For a divergence: the first signal that moved and its usual meaning; "" otherwise."""
     return f"{cause[:1].upper()}{cause[1:]}." if kind == "divergence" and cause else ""
 
 
 def action_of(kind: str, cause: str, alert: str) -> str:
-    """What to do first, as one sentence with its stop; "" where no runbook says it."""
+    """First action, one sentence with a full stop; "" if no runbook states it."""
     if (kind, cause) == ("hang", _RENDEZVOUS):
         return sentences.RENDEZVOUS_ACTION
     found = _alert_on(kind, cause, alert)
@@ -44,13 +44,13 @@ def action_of(kind: str, cause: str, alert: str) -> str:
 
 
 def runbook_of(kind: str, cause: str, alert: str) -> str:
-    """Anchor of the section of the runbook that is about it; "" where there is none."""
+    """Anchor of the runbook section on this problem; "" if there is none."""
     found = _alert_on(kind, cause, alert)
     return "" if found is None else found.name.lower()
 
 
 def lasting_seconds(kind: str) -> float:
-    """How long a condition has to hold before an alert of this name or verdict fires."""
+    """Longest `for` time of the alerts with this name or on this kind of verdict."""
     named = (a.for_seconds for a in ALERTS if kind in {a.name, verdict_kind(a)})
     return float(max(named, default=0))
 
@@ -58,9 +58,10 @@ def lasting_seconds(kind: str) -> float:
 def sentence_of(
     summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
 ) -> str:
-    """``lines`` say whom it is about where the summary does not; ``told``: cost, cause, remedy.
+    """The whole text of an incident.
 
-    Lines about signals tell since when each has moved: the first may be calm again.
+    ``lines`` name the ranks if the summary does not. Lines on signals say since when each signal
+    has moved; the first signal may be normal again. ``told``: cost, cause, and action.
     """
     listed = list(dict.fromkeys(lines))
     at = time_text(since_seconds)
@@ -71,12 +72,12 @@ def sentence_of(
 
 
 def time_text(seconds: float) -> str:
-    """Unix time as people on several machines read it."""
+    """Unix time as UTC text."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
-    """The alert named so, else the one that pages for such a verdict."""
+    """The alert with this name, else the alert on this kind of verdict."""
     if kind == "straggler":
         return RANK_IMBALANCE if cause == _MORE_TOKENS else STRAGGLER
     if kind == "divergence" and cause.startswith(_NOT_FINITE):
@@ -85,6 +86,6 @@ def _alert_on(kind: str, cause: str, alert: str) -> Alert | None:
 
 
 def _first_sentence(text: str) -> str:
-    """Nothing of "None.", as the runbook of an alert says that is context for others."""
+    """First sentence; "" for "None.", the runbook entry of alerts that only give context."""
     head, stop, _ = text.partition(". ")
     return "" if head.startswith("None") else head + stop.rstrip() if stop else text
