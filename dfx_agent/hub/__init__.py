@@ -1,4 +1,4 @@
-"""Facts on their way between machines: rounded and sent by nodes, put together by the hub.
+"""Transfers facts between machines: a node rounds and sends them, the hub merges them.
 
-Nothing is judged here: a node and a hub give what they have to ``job``.
+This package judges nothing: nodes and hubs pass their facts to ``job``.
 """

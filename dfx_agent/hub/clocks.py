@@ -1,4 +1,4 @@
-"""Clocks of nodes, and facts of a node with their instants on the clocks of this host."""
+"""Clock offsets of nodes. Moves the timestamps of facts to the clocks of the local host."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import Step
 
-_KEEP_NS = 300 * 10**9  # two clocks drift apart by less than 0.1 s in that time
+_KEEP_NS = 300 * 10**9  # two clocks drift by less than 0.1 s in this time
 
 
 class NodeClock:
-    """Of one node; ``see`` every document of it. ``shift_ns`` is added to its instants.
+    """The clock of one node. Call ``see`` for every document; add ``shift_ns`` to its timestamps.
 
-    What a node reports takes a while to arrive, and after a cut a long one. The document that took
-    shortest says best how far apart the clocks are; all others are as old as they say.
+    A document takes a while to arrive, and much longer after a network failure. The document with
+    the shortest delay gives the best estimate of the offset between the two clocks.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class NodeClock:
         self._newest = self._before = 0
 
     def see(self, boot: str, now_ns: int, received_ns: int) -> None:
-        """A document as of ``now_ns`` of the node has come at ``received_ns`` of this host."""
+        """Add a document: sent at ``now_ns`` of the node, received at local ``received_ns``."""
         apart_ns = received_ns - now_ns
         if boot != self._boot:
             self._boot, self._since_ns = boot, received_ns
@@ -42,7 +42,7 @@ class NodeClock:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What is added to a node's monotonic instants (ns), and to its Unix times (seconds)."""
+    """Offsets to add to monotonic times (ns) and to Unix times (seconds) of a node."""
 
     ns: int
     seconds: float
@@ -63,7 +63,7 @@ class Shift:
         return told._replace(event_seconds=told.event_seconds + self.seconds)
 
     def rank(self, rank: RankFacts, flight: FlightRecord | None = None) -> RankFacts:
-        """``flight``: its record on the clocks of this host, where that is known."""
+        """``flight``: its flight record, if that is already on the clocks of the local host."""
         ns = self.ns
         return replace(
             rank,

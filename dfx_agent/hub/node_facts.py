@@ -1,4 +1,4 @@
-"""What one node has told of one run: the newest of what changes, the whole of what grows."""
+"""Merges the documents of one node on one run: latest values, and complete growing lists."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KEEP_DURATIONS, _KEEP_OPERATIONS, _KEEP_SAMPLES = 64, 256, 64
 
 
 class NodeRun:
-    """``take`` its documents in the order in which they come.
+    """One run on one node. Call ``take`` with its documents in the order in which they arrive.
 
-    ``is_behind``: documents are missing, so that nothing that grows is taken before all is told
-    again. ``facts`` are the newest, on the node's own clocks.
+    ``is_behind``: documents are missing, so growing lists are not extended until the node sends
+    all facts again. ``facts`` are the latest facts, on the clocks of the node.
     """
 
     def __init__(self, node: str, clock: NodeClock, facts: RunFacts) -> None:
@@ -41,32 +41,32 @@ class NodeRun:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """Its processes, as they were told last."""
+        """Processes of the run in the last report."""
         return tuple(self._seats.values())
 
     def memory_facts(self) -> Mapping[ProcessId, MemoryFacts]:
-        """What its living processes hold."""
+        """Memory of living processes."""
         return self.memory
 
     def attempt(self, process: ProcessId) -> int:
-        """How often its place was taken before; 0 of one that is not there any more."""
+        """How often the rank of this process was restarted before; 0 for a removed process."""
         seat = self._seats.get(process)
         return 0 if seat is None else seat.attempt
 
     @property
     def as_of_ns(self) -> int:
-        """On the clock of this host."""
+        """Time of the latest facts, on the clock of the local host."""
         return self.facts.now_ns + self._clock.shift_ns
 
     def silent_seconds(self, now_ns: int) -> float:
-        """Since it last reported."""
+        """Seconds since the last report."""
         return max(0, now_ns - self.received_ns) / 1e9
 
     def take(self, facts: RunFacts, received_ns: int) -> bool:
-        """Whether what it says of the time since the document before may be taken as well."""
+        """Add a document. True if its growing lists continue those of the previous document."""
         is_next = facts.agent == self._agent and facts.number == self._number + 1
         if facts.agent == self._agent and facts.number <= self._number:
-            return False  # it was sent again
+            return False  # a repeated document
         self._check_bounds(facts)
         self._agent, self._number = facts.agent, facts.number
         self.is_behind = not facts.is_full and (self.is_behind or not is_next)
@@ -78,7 +78,7 @@ class NodeRun:
         return not self.is_behind
 
     def _check_bounds(self, facts: RunFacts) -> None:
-        """Of what several documents add up to. Raises: ValueError in one line."""
+        """Check the total of several documents. Raises: ValueError with a one-line message."""
         before = () if facts.is_full else (*self._seats.values(),)
         processes = {seat.id for seat in (*before, *facts.seats)}.difference(facts.left)
         if len(processes) > MAX_PROCESSES:
@@ -89,12 +89,12 @@ class NodeRun:
             raise ValueError(f"more than {MAX_ROLES} roles of one run on one node")
 
     def shift(self, here_seconds: float, here_ns: int) -> Shift:
-        """To the clocks of this host, which shows ``here_seconds`` at ``here_ns``."""
+        """Shift to the local clocks, which show ``here_seconds`` at ``here_ns``."""
         at_seconds = here_seconds - (here_ns - self.as_of_ns) / 1e9
         return Shift(self._clock.shift_ns, round(at_seconds - self.facts.now_seconds, 3))
 
     def here(self, place: tuple[str, str], shift: Shift) -> RankFacts:
-        """One of its ranks on the clocks of this host; its flight record, which is long, once."""
+        """One rank on the local clocks. A flight record is long, so its shifted copy is cached."""
         rank = self.ranks[place]
         if rank.flight is None:
             self._flights.pop(place, None)
@@ -105,7 +105,7 @@ class NodeRun:
         return shift.rank(rank, known[2])
 
     def _take_layouts(self, facts: RunFacts) -> None:
-        """What is not told again stays."""
+        """Update layouts; a layout that is not in the document stays."""
         told = {role.role: role.layout for role in facts.steps if role.layout != NOT_TOLD}
         self.layouts = told if facts.is_full else {**self.layouts, **told}
 
@@ -135,7 +135,7 @@ class NodeRun:
 
 
 def _grown(before: RankFacts, told: RankFacts, now: tuple[int, float]) -> RankFacts:
-    """What was learned is added, and what was seen while it stood is kept."""
+    """The new facts with the earlier durations; stacks stay until the rank moves again."""
     stands = before.moved_ns == told.moved_ns
     operations = before.operations
     if told.operations:
@@ -148,7 +148,7 @@ def _grown(before: RankFacts, told: RankFacts, now: tuple[int, float]) -> RankFa
         parent_pid=before.parent_pid,
         world_size=before.world_size,
         seconds_before_guest=before.seconds_before_guest,
-        # as many as the node itself judges by
+        # as many steps as the node itself uses
         step_durations=_newest(before.step_durations, told.step_durations)[-told.num_steps :],
         stage_durations=_newest_of(before.stage_durations, told.stage_durations),
         collective_durations=_newest_of(before.collective_durations, told.collective_durations),

@@ -1,4 +1,4 @@
-"""Who has which place of the job: a rank that two nodes claim is shown twice."""
+"""Assigns every rank of a job to one node. A rank that two nodes claim is shown twice."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _Owner:
 
 
 class RankOwners:
-    """Labels of ranks over all nodes. ``clashes``: a place, and who claims it beside its owner.
+    """Labels of ranks on all nodes. ``clashes``: rank -> nodes that claim it besides its owner.
 
-    ``num_changes``: how often a place has come to another node.
+    ``num_changes``: how often a rank got a new owner or lost its owner.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class RankOwners:
     def take(
         self, node: str, seats: Iterable[Seat], is_connected: Callable[[str], bool]
     ) -> set[str]:
-        """What a node says of its places; returns roles in which a process was replaced."""
+        """Set the ranks that a node reports. Returns roles in which a process was replaced."""
         known = list(seats)
         here = {(seat.role, seat.label) for seat in known}
         for place in self._of_node.get(node, set()) - here:
@@ -41,16 +41,16 @@ class RankOwners:
         return {seat.role for seat in known if self._seat(node, seat, is_connected)}
 
     def owner(self, role: str, label: str) -> str:
-        """The node whose process has this place; "" for nobody."""
+        """The node that owns this rank; "" if there is none."""
         owner = self._owners.get((role, label))
         return "" if owner is None else owner.node
 
     def label(self, node: str, role: str, label: str) -> str:
-        """In the job: as its node calls it, with the node where another one has its place."""
+        """Label in the job: the local label, with the node appended if another node owns it."""
         return label if self.owner(role, label) in {"", node} else f"{label}@{node}"
 
     def own_label(self, node: str, label: str) -> str:
-        """As its node calls it."""
+        """The label that the node itself uses."""
         return label.removesuffix(f"@{node}")
 
     def process(self, node: str, process: ProcessId) -> ProcessId:

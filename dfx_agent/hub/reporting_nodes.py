@@ -22,7 +22,7 @@ class NodeCounts:
 
 
 class ReportingNodes:
-    """``receive`` every document that can be read; all instants are of this host, monotonic."""
+    """Call ``receive`` for every readable document; all times are local and monotonic."""
 
     def __init__(self) -> None:
         self.counts: dict[str, NodeCounts] = {}
@@ -31,7 +31,7 @@ class ReportingNodes:
         self._idle_ns: dict[str, int] = {}
 
     def receive(self, facts: RunFacts, here_ns: int) -> NodeClock:
-        """The clock of its node. Raises: ValueError in one line where there are too many nodes."""
+        """The clock of the sender. Raises: ValueError with a one-line message at too many nodes."""
         node = facts.node
         if node not in self._received_ns and len(self._received_ns) >= MAX_NODES:
             raise ValueError(f"more than {MAX_NODES:,} nodes report to this hub: start another one")
@@ -45,11 +45,11 @@ class ReportingNodes:
         return clock
 
     def accept(self, node: str) -> None:
-        """A document of it was used."""
+        """Count an accepted document."""
         self._counts_of(node).num_taken += 1
 
     def refuse(self, node: str, reason: str) -> None:
-        """A document of it was not."""
+        """Count a refused document."""
         counts = self._counts_of(node)
         counts.num_refused, counts.problem = counts.num_refused + 1, reason
 
@@ -68,7 +68,7 @@ class ReportingNodes:
         return sum(counts.num_taken for counts in self.counts.values())
 
     def problems(self) -> Iterator[SegmentProblem]:
-        """Nodes of which something was refused."""
+        """One problem for every node with a refused document."""
         for node, counts in self.counts.items():
             if counts.num_refused:
                 num = counts.num_refused
@@ -82,7 +82,7 @@ class ReportingNodes:
             del self._received_ns[node], self._clocks[node]
 
     def _counts_of(self, node: str) -> NodeCounts:
-        """Names that are one too many share their counts."""
+        """Counts of this node; above the limit all further nodes share one entry."""
         if node not in self.counts and len(self.counts) >= 2 * MAX_NODES:
             node = "other nodes"
         return self.counts.setdefault(node, NodeCounts())

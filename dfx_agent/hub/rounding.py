@@ -1,7 +1,7 @@
-"""Facts as closely as a judge asks for, and no closer: digits of chance cannot be compressed.
+"""Rounds facts before they are sent to a hub: random trailing digits do not compress.
 
-Instants to 0.1 ms, durations to three digits, seconds of a step to four, told values to nine.
-Counts and checksums stay as they are.
+Timestamps are rounded to 0.1 ms, durations to three significant digits, and seconds of a step to
+four to six decimals. Reported values have nine significant digits. Counts and checksums are exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGITS = 3
 
 
 def rank(facts: RankFacts) -> RankFacts:
-    """``now_ns`` and ``now_seconds`` are those of its node."""
+    """``now_ns`` and ``now_seconds`` are 0: the document of the node contains them once."""
     return replace(
         facts,
         now_ns=0,
@@ -60,7 +60,7 @@ def scalars(told: ToldScalars) -> ToldScalars:
 
 
 def batches(news: LedgerNews) -> LedgerNews:
-    """Its checksums are exact. Each step is told once, not for each record."""
+    """Checksums stay exact. A step is sent once, not once per record."""
     crossings = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.crossings)
     return replace(news, crossings=crossings, steps=tuple(dict.fromkeys(news.steps)))
 
@@ -87,7 +87,7 @@ def _rank_step(of: RankStep) -> RankStep:
 
 
 def _split(of: TimeSplit) -> TimeSplit:
-    """To 10 ms, of hours."""
+    """Rounded to 10 ms: totals may be hours."""
     return TimeSplit(
         round(of.wall_seconds, 2),
         round(of.active_seconds, 2),
@@ -125,7 +125,7 @@ def _durations_of(known: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
 
 
 def _duration(ns: int) -> int:
-    """Three digits of it."""
+    """Rounded to three significant digits."""
     return round(ns, _DIGITS - len(str(ns))) if ns >= 10**_DIGITS else ns
 
 

@@ -1,6 +1,6 @@
-"""What a node tells a hub of one run: all once, and from then on only what is new.
+"""Selects the facts of one run that a node sends to a hub: first all facts, then only new ones.
 
-What is kept for the day when all is asked for again, as after a restart of the hub, is bounded.
+After a restart a hub asks for all facts again. The node stores a bounded number of them for that.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dfx_agent.hub import rounding
 _KEEP_STEPS, _KEEP_TOLD = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
-_MOST_BITS = 10  # of the number of a step, in a chunk
-# limits are some times the median and the longest: the next ones are told when these change so much
+_MOST_BITS = 10  # lowest bits of the step number that may differ in a chunk
+# limits depend on the median and the maximum: send new durations if these change by more
 _ENOUGH_DURATIONS, _SAME_SHARE = 16, 0.1
 
 _Item = TypeVar("_Item")
@@ -37,7 +37,7 @@ _OfProcess = TypeVar("_OfProcess", ToldScalars, LedgerNews)
 
 
 class Told(Generic[_Item]):
-    """The newest of one kind, in their order; ``news`` are told once."""
+    """The latest items of one kind, in order; ``news`` returns an item once."""
 
     def __init__(self, num_kept: int) -> None:
         self._items: deque[_Item] = deque(maxlen=num_kept)
@@ -54,14 +54,14 @@ class Told(Generic[_Item]):
         return self._num_new > 0
 
     def news(self, *, is_full: bool) -> tuple[_Item, ...]:
-        """What came since; all that is kept where ``is_full``."""
+        """Items added since the last call; all stored items if ``is_full``."""
         num_known = 0 if is_full else len(self._items) - self._num_new
         self._num_new = 0
         return tuple(islice(self._items, num_known, None))
 
 
 class UnsentFacts:
-    """One run. ``add`` what each reading brings; the others return what a hub is to know, once."""
+    """Facts of one run. ``add`` every reading; the other methods return unsent facts once."""
 
     def __init__(self) -> None:
         self._steps: defaultdict[str, Told[Step]] = defaultdict(partial(Told, _KEEP_STEPS))
@@ -74,7 +74,7 @@ class UnsentFacts:
         self._layouts: dict[str, Layout] = {}
 
     def add(self, facts: RunFacts) -> None:
-        """What one reading of the run brought."""
+        """Add the facts of one reading."""
         for told in facts.steps:
             whole = self._chunks.setdefault(told.role, StepChunks()).told(told.steps)
             self._steps[told.role].add(map(rounding.step, whole))
@@ -82,12 +82,12 @@ class UnsentFacts:
         self._batches.add(map(rounding.batches, facts.batches))
 
     def has_news(self, seats: Iterable[Seat]) -> bool:
-        """Whether a step was closed, or a seat is another one, since it was told."""
+        """Whether a step was closed or a process changed since the last report."""
         is_stepped = any(steps.has_news for steps in self._steps.values())
         return is_stepped or {seat.id: seat for seat in seats} != self._seats
 
     def role(self, facts: RoleSteps, *, is_full: bool) -> RoleSteps:
-        """With the steps that are news, and its layout where that is."""
+        """Facts of a role with its unsent steps, and its layout if that has changed."""
         known = self._layouts.get(facts.role)
         self._layouts[facts.role] = facts.layout
         coverage = facts.coverage_ratio
@@ -108,7 +108,7 @@ class UnsentFacts:
     def ranks(
         self, role: str, ranks: Iterable[RankFacts], *, is_full: bool
     ) -> tuple[RankFacts, ...]:
-        """As they are now; of a process that was told of, what it was and learned since."""
+        """Current ranks; for a process that was sent before, only what is new."""
         told, known = [], {}
         for rank in ranks:
             whole = replace(rounding.rank(rank), stacks=_main_thread(rank.stacks))
@@ -128,14 +128,14 @@ class UnsentFacts:
     def seats(
         self, seats: Iterable[Seat], *, is_full: bool
     ) -> tuple[tuple[Seat, ...], tuple[ProcessId, ...]]:
-        """(those that are new or have changed, those that are not there any more)."""
+        """(Processes that are new or have changed, processes that were removed)."""
         known = {seat.id: seat for seat in seats}
         before, self._seats = {} if is_full else self._seats, known
         changed = tuple(seat for key, seat in known.items() if before.get(key) != seat)
         return changed, tuple(key for key in before if key not in known)
 
     def memory(self, facts: Iterable[MemoryFacts], *, is_full: bool) -> tuple[MemoryFacts, ...]:
-        """Of a living process that has passed some steps since it was told of."""
+        """Memory of processes with at least 16 new steps since the last report."""
         known = {each.process: each for each in facts}
         told = {p: each for p, each in self._memory.items() if p in known and not is_full}
         due = [each for each in known.values() if _is_due(told.get(each.process), each)]
@@ -146,7 +146,7 @@ class UnsentFacts:
 def _joined(
     told: Iterable[_OfProcess], join: Callable[[_OfProcess, _OfProcess], _OfProcess | None]
 ) -> Iterable[_OfProcess]:
-    """What several readings brought of one process as one, where ``join`` can say it so."""
+    """One item per process instead of one per reading, if ``join`` can merge them."""
     found: dict[ProcessId, list[_OfProcess]] = {}
     for each in told:
         known = found.setdefault(each.process, [])
@@ -175,7 +175,7 @@ def _with_batches(before: LedgerNews, now: LedgerNews) -> LedgerNews | None:
 
 
 def newer(before: Sequence[_Item], now: Sequence[_Item]) -> tuple[_Item, ...]:
-    """What was added at the end since ``before``, where as many may have gone from the front."""
+    """Items appended since ``before``; old items may have been dropped from the front."""
     for num_new in range(len(now) + 1):
         kept = now[: len(now) - num_new]
         if len(kept) <= len(before) and tuple(kept) == tuple(before[len(before) - len(kept) :]):
@@ -188,7 +188,7 @@ def _constants(rank: RankFacts) -> tuple[object, ...]:
 
 
 def _since(before: RankFacts, now: RankFacts) -> RankFacts:
-    """``begin_ns`` 0 says that what does not change was told."""
+    """Changes of a rank. ``begin_ns`` 0 means that constant fields were sent before."""
     fresh = [key for key in now.operations if key not in before.operations]
     return replace(
         now,
@@ -206,7 +206,7 @@ def _since(before: RankFacts, now: RankFacts) -> RankFacts:
 
 
 def _learned(before: RankFacts, now: RankFacts) -> RankFacts:
-    """Durations as they were told, where those since then change no limit that is learned."""
+    """The rank with the durations sent last, if newer ones do not change a learned limit."""
     return replace(
         now,
         stage_durations=_kept(before.stage_durations, now.stage_durations),
@@ -224,7 +224,7 @@ def _kept(
 
 
 def _is_learned(told: tuple[int, ...], known: tuple[int, ...]) -> bool:
-    """Whether what was told has the median and the longest of what is known by now."""
+    """Whether the sent durations have about the median and maximum of the current ones."""
     if told == known:
         return True
     if len(told) < _ENOUGH_DURATIONS:
@@ -241,7 +241,7 @@ def _newer_of(
 
 
 def _is_due(before: MemoryFacts | None, now: MemoryFacts) -> bool:
-    """Memory is judged over tens of steps."""
+    """Whether there are 16 new steps: memory is judged over tens of steps."""
     if before is None:
         return True
     newest = before.samples[-1][0] if before.samples else -1
@@ -275,12 +275,12 @@ def _grown_device(before: DeviceUse | None, now: DeviceUse) -> DeviceUse:
 
 
 def _after(newest: Samples, samples: Samples) -> Samples:
-    """Those of later steps than the newest that was told."""
+    """Samples of steps after the latest step that was sent."""
     return tuple(s for s in samples if not newest or s[0] > newest[0][0])
 
 
 def _main_thread(stacks: ProcessStacks | None) -> ProcessStacks | None:
-    """Where it stands: nothing else of a process is judged."""
+    """Only the main thread with its last 64 frames: judges use no other thread."""
     if stacks is None or stacks.main is None:
         return stacks
     main = replace(stacks.main, frames=stacks.main.frames[-_MOST_FRAMES:])
@@ -288,10 +288,11 @@ def _main_thread(stacks: ProcessStacks | None) -> ProcessStacks | None:
 
 
 class StepChunks:
-    """Short steps of one role sent together: nodes that know nothing of each other cut alike.
+    """Joins short steps of one role into chunks. All nodes choose the same chunks independently.
 
-    Steps of one chunk have the same number but for its last bits, as many of them as are needed for
-    ``LEAST_SECONDS``. A chunk is sent when the next one begins. What it says is the mean step.
+    The step numbers of a chunk differ only in their last bits. The number of these bits is chosen
+    so that a chunk lasts at least ``LEAST_SECONDS``. A chunk is sent as its mean step when the
+    next one begins.
     """
 
     def __init__(self) -> None:
@@ -299,7 +300,7 @@ class StepChunks:
         self._gathered: list[Step] = []
 
     def told(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """What is whole by now."""
+        """Complete chunks, each as one step."""
         for step in steps:
             if self._gathered and not self._belongs(step):
                 yield self._taken()
@@ -320,7 +321,7 @@ class StepChunks:
 
 
 def _bits(step: Step) -> int:
-    """So many steps as this one last long enough: 2 to the power of it."""
+    """Smallest number of bits so that 2 ** bits steps like this one last long enough."""
     seconds = min(of.wall_seconds for of in step.ranks.values())
     return next(
         (bits for bits in range(_MOST_BITS) if seconds * 2**bits >= LEAST_SECONDS), _MOST_BITS
