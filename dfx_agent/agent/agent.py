@@ -1,7 +1,7 @@
 """The agent: one thread that reads all segments, folds them and publishes a Snapshot.
 
 Renderers call ``snapshot``, ``scalar_history`` and ``timeline`` from their own threads. A snapshot
-is rendered when somebody asks, once per reading: most of the time nobody looks.
+is rendered on request, at most once per reading: most of the time there is no request.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Agent:
         self._guarded_poll()
 
     def snapshot(self) -> Snapshot:
-        """Never waits for long: of a reader that stands the last one, which says so."""
+        """The latest snapshot, or the last one, marked as old, while the reader hangs."""
         self._looked_seconds = time.monotonic()
         if self._is_stale:
             with suppress(BlindError), self._held(), self._faults.guard("rendering"):
@@ -317,7 +317,7 @@ class Agent:
             self._incidents_file.keep(self._runs.values(), is_last=is_last)
 
     def _poll_run(self, fold: LocalRun) -> None:
-        """Each of its processes and judgements by itself: none takes the others with it."""
+        """Read each process and run each judgement separately, so that failures stay isolated."""
         guard, run = self._faults.guard, fold.run
         begin_ns = time.monotonic_ns()  # a loaded host may hold this reading up: judge as of now
         for (role, label), process in list(fold.processes.items()):

@@ -12,7 +12,7 @@ MAX_ALIASES = 100
 
 
 def loaded(text: str) -> Any:
-    """What ``text`` says; yaml.YAMLError where it says nothing, or more than settings can."""
+    """The parsed ``text``; yaml.YAMLError if it is invalid, or larger than settings can be."""
     if len(text) > MAX_CHARACTERS:
         raise yaml.YAMLError(f"longer than {MAX_CHARACTERS:,} characters")
     depth = num_aliases = 0

@@ -1,7 +1,7 @@
-"""Recognises that the wall clock of this machine was set, and says so.
+"""Detects and reports that the wall clock of this machine was set.
 
-Monotonic time never jumps, so Unix time less monotonic time only changes when somebody sets the
-wall clock, or while the machine is suspended.
+Monotonic time never jumps. So Unix time minus monotonic time only changes when the wall clock is
+set, or while the machine is suspended.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 
 class Kind(NamedTuple):
-    """What a ``model_type`` has that its configuration does not say.
+    """Properties of a ``model_type`` that its configuration does not contain.
 
     ``num_norms``: of each layer, as wide as the model; ``num_head_norms``: as wide as a head.
-    ``has_qkv_bias``: None where ``attention_bias`` says it, of its output too.
+    ``has_qkv_bias``: None if ``attention_bias`` specifies it, for the output too.
     ``moe_name``: key of the width of an expert. ``is_tied``: where the configuration leaves it out.
     ``needs``: keys without which its class takes a figure of its own. ``has_experts``: their number
     is one of these, under one of its names.
@@ -109,7 +109,7 @@ class ConfigFlops:
 
 
 class UnknownConfigError(Exception):
-    """What the configuration does not say, or what it says that nobody here can count."""
+    """The configuration lacks a value, or contains a value that cannot be counted."""
 
 
 def read(config: Mapping[str, Any], lora: Mapping[str, Any] | None = None) -> ConfigFlops:

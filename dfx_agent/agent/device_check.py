@@ -1,4 +1,4 @@
-"""Devices of this machine, asked once: what is here, and why what is not is not."""
+"""Queries the devices of this machine once: the devices, and the reason for each missing kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KindOfDevice(NamedTuple):
 def check_devices(
     patience_seconds: float, readers: Sequence[DeviceReader] | None = None
 ) -> tuple[KindOfDevice, ...]:
-    """Of each kind, by name; some figures need two looks. Who does not answer is waited for."""
+    """The devices of each kind, by name. Waits for two results per reader."""
     readers = find_readers() if readers is None else readers
     for reader in readers:
         reader.start()

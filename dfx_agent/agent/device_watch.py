@@ -23,7 +23,7 @@ _JUST_NOW_NS = 60 * 10**9
 
 
 class DeviceProblemError(Exception):
-    """Something of a device that is here cannot be read: what, and what to do."""
+    """A value of a present device cannot be read; the text names the value and a remedy."""
 
     is_one_line = True  # one line for people: its traceback says nothing more
 
@@ -120,7 +120,7 @@ class DeviceWatch:
         return sight
 
     def _sight(self, process: Process) -> ProcessDevices:
-        """What it was started with does not change; what it uses does."""
+        """The devices of a process. The start environment is fixed, the used devices can change."""
         known = self._sights.get(process)
         used = [row.device for row in device_rows(process.gauges)]
         told = dict(process.follower.layout.visible)
@@ -138,7 +138,7 @@ class DeviceWatch:
         rows: Iterable[DeviceRow],
         users: dict[str, list[tuple[str, str]]],
     ) -> tuple[Reported, ...]:
-        """``known``, and what came since, with who used the device then."""
+        """``known`` and all later events, with the ranks that used the device at that time."""
         newest = max((event.time_seconds for event in known), default=0.0)
         fresh = [
             Reported(
@@ -153,12 +153,12 @@ class DeviceWatch:
 
 
 def _lived_just_now(process: Process) -> bool:
-    """A device that fails takes its processes with it before anybody has read its event."""
+    """Whether the process lived just now: a failing device kills its processes before its event."""
     return process.is_living or time.monotonic_ns() - process.last_alive_ns < _JUST_NOW_NS
 
 
 def _own_bytes(sight: ProcessDevices, rows: Iterable[DeviceRow]) -> dict[str, float]:
-    """What the driver says that the process has on each device."""
+    """Bytes that the process uses on each device, by the driver."""
     return {
         row.device: told.used_bytes
         for row in rows

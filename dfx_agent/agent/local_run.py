@@ -118,7 +118,7 @@ class LocalRun:
         return process.follower.identity.framework or self.framework
 
     def adopt(self, process: Process) -> Process | None:
-        """Give a new process its place; returns the dead one whose place it takes."""
+        """Assign a new process to its rank; returns the dead process that it replaces."""
         identity = process.follower.identity
         pid = process.follower.preamble.pid
         process.label = str(identity.rank) if identity.rank >= 0 else f"p{pid}"

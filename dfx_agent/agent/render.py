@@ -107,7 +107,7 @@ def timeline_rows(
 
 
 def _rank_rows(run: LocalRun) -> Iterator[RankRow]:
-    """Of those that can be shown; of the others the run says what is wrong."""
+    """Rows of the processes that can be rendered; the run's faults name the other processes."""
     places = run.job.rows.places()
     ordered = sorted(run.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
     for (role, label), process in ordered:

@@ -36,7 +36,7 @@ class RunReporter:
     def of_runs(
         self, folds: Iterable[LocalRun], *, is_full: bool, is_last: bool
     ) -> tuple[RunFacts, ...]:
-        """Of those that have somebody; at least that there is none, or none yet of the launch."""
+        """Facts of runs with processes; an empty item first if the launched run has none."""
         known = [fold for fold in folds if fold.processes]
         is_launching = self._launch is not None and self._launch.run not in {f.run for f in known}
         told = (self.facts(fold, is_full=is_full, is_last=is_last) for fold in known)

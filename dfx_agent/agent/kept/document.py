@@ -1,4 +1,4 @@
-"""A small JSON document in the agent's own folder, for those who build on the agent."""
+"""A small JSON document in the agent's own folder, for code that is built on the agent."""
 
 from __future__ import annotations
 

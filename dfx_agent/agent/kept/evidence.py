@@ -57,7 +57,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where one rank stood: what the writer needs to ask for its stacks, and what is known."""
+    """Position of one rank, and the data that the writer needs to request its stacks."""
 
     role: str
     rank: str
@@ -98,7 +98,7 @@ class Incident:
 
     @property
     def is_due(self) -> bool:
-        """Whether those who wait have had time to write their stacks."""
+        """Whether the blocked ranks have had time to write their stacks."""
         # abs: a clock that was set back must not put it off
         is_old = abs(time.time() - self.begin_seconds) > _SETTLED_SECONDS
         return not self.is_settled and is_old

@@ -1,7 +1,7 @@
 """Open incidents of the runs of a folder, for the next agent: id and begin outlive a restart.
 
-With them how processes have ended: who comes later sees that they are gone, not when and by what.
-Runs that have ended are stored with what was found in them: their segments are removed.
+The file also holds how processes ended: a later agent sees only that they are gone, not when and
+why. Ended runs are stored with their verdicts, because their segments are removed.
 
 One file in the agent's own folder. A run of the same name is the same run while one of its
 processes still lives: a job that is started again under that name begins with nothing.
@@ -30,7 +30,7 @@ _MAX_FINISHED = 8
 
 @dataclass(frozen=True)
 class KeptRun:
-    """Of one run: its processes, how those of them ended that have, and what was open."""
+    """One run: its processes, how the ended processes ended, and the open incidents."""
 
     processes: tuple[str, ...]
     ended: dict[str, Ending]
@@ -91,7 +91,7 @@ class IncidentsFile:
                 fold.tracks.resume(present[key], ending)
 
     def keep(self, folds: Iterable[LocalRun], *, is_last: bool = False) -> None:
-        """Write what is open, every ``EVERY_SECONDS`` and only what has changed."""
+        """Write open incidents, at most every ``EVERY_SECONDS`` and only if they have changed."""
         now = time.monotonic()
         if not is_last and now - self._kept_seconds < EVERY_SECONDS:
             return
