@@ -1,4 +1,4 @@
-"""The command line: one verb, one file. A module in this folder is a verb.
+"""The command line: each module in this folder is one command.
 
 Each module has ``HELP`` (one line), ``EXAMPLE``, ``add_arguments(parser)`` and
 ``execute(args) -> int``. Exit codes: 0 ok, 1 failed, 2 wrong use.
@@ -43,9 +43,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(only: str = "", *, is_overview: bool = False) -> argparse.ArgumentParser:
-    """The parser with every verb of this folder, or of one: its imports are most of the start.
+    """The parser of all commands, or of one command, because imports are most of the start time.
 
-    ``is_overview``: what each verb does and not its arguments, which needs no import.
+    ``is_overview``: one line per command without its arguments, which needs no import.
     """
     parser = _Parser(
         prog="dfx-agent",

@@ -1,7 +1,7 @@
-"""Bring the guest into a job that runs already, serve, and take it out again.
+"""Attach the guest to a running job, serve, and detach the guest at the end.
 
-Options and address are checked first, then the guests are brought in, and what serves is loaded
-meanwhile: it is most of what this command imports.
+Options and address are checked first. The server is imported while the guests are attached,
+because it is most of the imports of this command.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Place:
         helpers: Helpers,
         on_waiting: Callable[[str], None],
     ) -> tuple[Guest, str]:
-        """The guest and how it came ("thread, Python 3.12"). AttachError says why it did not."""
+        """The guest and how it was attached ("thread, Python 3.12"). AttachError if not."""
         if not process.is_alive():
             raise AttachError("gone", f"pid {process.pid} exited while attaching", "nothing to do")
         order = Order(

@@ -1,4 +1,4 @@
-"""How late an event loop is, asked every millisecond from inside; who held it; who suffers."""
+"""Measures every millisecond how late an event loop is, which code held it, and which waited."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _exit_code(reports: list[Report], failing: tuple[str, ...]) -> int:
-    """A run that could not be judged is said on stderr too: nobody may take it for a clean one."""
+    """Print runs that could not be judged on stderr too: they must not pass for clean runs."""
     not_judged = [report for report in reports if report.error is None and not report.is_judged]
     for report in not_judged:
         why = report.coverage.why_not_judged

@@ -199,7 +199,7 @@ class _Source:
         num_steps: int,
         ranks: Collection[tuple[str, str]] = (),
     ) -> tuple[TimelineRow, ...]:
-        """Of nodes that answer in time; of the others ``snapshot`` says why."""
+        """Rows of the nodes that answer in time; ``snapshot`` names the other nodes."""
         return self._timelines.rows(run, num_steps, ranks)
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:

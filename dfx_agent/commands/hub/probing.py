@@ -1,7 +1,7 @@
-"""Whether the hosts of silent nodes answer: a TCP connect to where the agent of each one served.
+"""Probes the hosts of disconnected nodes: a TCP connect to the last address of each agent.
 
-A host that refuses is there, and nobody listens on it. One that does not answer is gone, or cut off
-from this hub. Only who is silent is tried, in a thread of its own, some at a time.
+A host that refuses the connection is up, but no agent listens on it. A host that does not answer is
+down, or cut off from this hub. A separate thread probes some disconnected nodes at a time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Probing:
         self._folds.probed(node, reach)
 
     def _next(self, silent: Iterable[str]) -> list[str]:
-        """Whose turn it is: those that were not tried for longest."""
+        """The nodes to probe next: those with the oldest probe."""
         known = set(silent)
         waiting = [node for node in self._turns if node in known]
         self._turns = deque(sorted(known - set(waiting)) + waiting)
@@ -87,7 +87,7 @@ class Probing:
         return taken
 
     def _addresses_of(self, nodes: Iterable[str]) -> dict[str, list[Address]]:
-        """Of those whose address is known."""
+        """The addresses of the nodes whose address can be resolved."""
         urls: dict[str, list[str]] = {}
         for target in self._targets():
             urls.setdefault(target.node, []).append(target.url)

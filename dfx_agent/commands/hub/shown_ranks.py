@@ -1,6 +1,7 @@
-"""Full rows of the ranks that somebody looks at, requested from their nodes and cached.
+"""Requests the full rows of the ranks that a page shows from their nodes, and caches them.
 
-A hub has what judges need of every rank. All else stays on its node until a page shows the rank.
+A hub has only the facts of every rank that judges need. All other data stays on the node until a
+page shows the rank.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class ShownRanks:
 
 
 def _is_recent(cached: _Cached, now: float) -> bool:
-    """Whether somebody has looked at this rank lately."""
+    """Whether a page has shown this rank lately."""
     return now - cached.requested_seconds < _MAX_AGE_SECONDS
 
 

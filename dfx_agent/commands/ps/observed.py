@@ -106,7 +106,7 @@ def _of_run(seen: Observed, run: str | None) -> Observed:
 
 
 def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
-    """What the agent says; None without one, and, said, when the folder's does not answer."""
+    """The agent's snapshot; None without an agent. Logs if it does not answer."""
     if agent is None:
         return None
     try:

@@ -96,7 +96,7 @@ def _settled(config: Config, command: Sequence[str]) -> tuple[Config, Hub | None
 
 
 def _serve(config: Config, launch: Launch | None) -> Service:
-    """Where the address is taken, on another port of the same host, and it is said."""
+    """Serve; if the address is in use, print that and use another port of the same host."""
     from dfx_agent.commands.serve.service import Service
 
     try:

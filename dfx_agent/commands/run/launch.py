@@ -30,7 +30,7 @@ class Rendezvous(NamedTuple):
 
 
 def rendezvous_of(command: Sequence[str], environ: Mapping[str, str]) -> Rendezvous | None:
-    """Of the job that ``command`` starts; None where nobody says it."""
+    """The rendezvous of the job that ``command`` starts; None if it is not specified."""
     host = _host(command, environ)
     if not host:
         return None

@@ -1,7 +1,7 @@
 """Ranks of the job under ``run`` that have started and written nothing yet.
 
-They import their packages, or wait for something before that. Until they have a guest, they are
-shown as what the kernel says of them, so that a rank that never comes is seen to be missing.
+Such ranks import their packages, or wait for something earlier. Until a rank has a guest, its row
+shows values of the kernel, so that a rank that never starts is visible as missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flags of every verb that serves, and what they say, checked without loading what serves.
+"""Flags of every command that serves; checks their values without loading the server.
 
 This module imports little. ``attach`` enters the job before the agent is loaded, and must report a
 wrong option before it changes anything.

@@ -118,7 +118,7 @@ class Service:
             self._join.start(self.agent, self._node, self.url)
 
     def _access(self) -> Access:
-        """Those whose job it is may read; what changes something takes the token."""
+        """Users of the job may read; requests that change something need the token."""
         from dfx_agent.web.access import Access
 
         is_open, token_file = self._config.open_to_local_users, self._config.token_file

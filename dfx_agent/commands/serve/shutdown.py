@@ -47,7 +47,7 @@ class Scrapes:
         return self._newest >= moment
 
     def patience_seconds(self, limit_seconds: float) -> float:
-        """How long the next one may take: two intervals; 0 when nobody scrapes (any more)."""
+        """Longest wait for the next scrape: two intervals; 0 if no server scrapes (any more)."""
         with self._lock:
             if time.monotonic() - self._newest > limit_seconds:
                 return 0.0
