@@ -209,7 +209,7 @@ def test_a_rank_that_is_stuck_while_the_others_wait(dfx_dir, ranks):
     for step in range(1, 6):
         both.passes(step)
     for rank in ranks:
-        entered(rank, "backward", STAGE, 5, seconds_ago=30)
+        entered(rank, "backward", STAGE, 5, seconds_ago=32)
         if rank.rank != 2:
             entered(rank, "all_reduce@0", COLLECTIVE | BLOCKING, 6, seconds_ago=30)
     node, hub = both.look()
