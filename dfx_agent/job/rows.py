@@ -106,7 +106,7 @@ class JobRows:
 
 
 class _Told(NamedTuple):
-    """Facts of one rank: current state, last step, memory, and layout position."""
+    """Facts of one rank: current facts, split of its last step, memory, layout position."""
 
     now: RankFacts | None
     last: TimeSplit | None

@@ -22,7 +22,7 @@ class PastIncidents:
     """Ended incidents of one run. Call ``see`` with current ones; ``rows``: latest end first."""
 
     def __init__(self) -> None:
-        self._worst: dict[str, Incident] = {}  # current incidents at their highest severity
+        self._worst: dict[str, Incident] = {}  # current incidents in their worst state
         self._first_seconds: dict[str, float] = {}
         self._past: dict[str, Incident] = {}
 
