@@ -16,11 +16,11 @@ def _patches(rank: RankRow) -> Iterator[tuple[tuple[str], float]]:
 
 NATIVE_METRIC = Metric(
     "dfx_native_metric", "gauge", "", (*PER_RANK, "framework", "key"),
-    "A native key that no mapping knows, in its native unit: exported, never dropped.", "native",
+    "A native key without a mapping, in its native unit: exported, never dropped.", "native",
 )  # fmt: skip
 UNMAPPED_KEYS = Metric(
     "dfx_unmapped_keys", "gauge", "", PER_RANK,
-    "Native keys of this rank that no mapping knows: rises the day a framework renames one.",
+    "Native keys of this rank without a mapping: rises when a framework renames a key.",
     "agent",
 )  # fmt: skip
 UNEXPORTED_KEYS = Metric(
@@ -80,8 +80,8 @@ AGENT_BLIND = Metric(
 )  # fmt: skip
 RUN_BLIND = Metric(
     "dfx_agent_run_blind", "gauge", "", PER_NODE,
-    "1 while this run, or a part of it, has not been read or judged for three periods: what is "
-    "said of it says nothing about now. 0 otherwise.", "agent",
+    "1 while this run, or a part of it, has not been read or judged for three periods: its "
+    "verdicts and alerts may be out of date. 0 otherwise.", "agent",
 )  # fmt: skip
 READ_AGE_SECONDS = Metric(
     "dfx_agent_read_age_seconds", "gauge", "seconds", (),
@@ -171,7 +171,7 @@ ADAPTER_SILENT = Metric(
 
 STALE_SCALARS = Metric(
     "dfx_stale_scalars", "counter", "", PER_NODE,
-    "Values that are in no history: of a step long past, or of a run's name after 10,000 others.",
+    "Values without history: of a step long past, or of a name after the first 10,000 of a run.",
     "agent",
     of="run", value=lambda run: run.num_stale_scalars,
 )  # fmt: skip

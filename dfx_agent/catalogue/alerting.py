@@ -6,7 +6,7 @@ _RECEIVER = ("kind", "target")
 
 ALERT_ACTIVE = Metric(
     "dfx_alert_active", "gauge", "", (*PER_NODE, "alertname", "severity"),
-    "1 while the agent itself finds that the alert fires, also when another one speaks for it; no "
+    "1 while the alert fires in the agent's own evaluation, even if another alert inhibits it; no "
     "series otherwise.", "agent",
 )  # fmt: skip
 EVALUATIONS = Metric(
@@ -18,20 +18,20 @@ EVALUATION_ERRORS = Metric(
 )  # fmt: skip
 SENT = Metric(
     "dfx_alert_notifications_sent", "counter", "", _RECEIVER,
-    "Notifications that the receiver took, repetitions included.", "agent",
+    "Notifications that the receiver accepted, repetitions included.", "agent",
 )  # fmt: skip
 FAILED = Metric(
     "dfx_alert_notifications_failed", "counter", "", _RECEIVER,
-    "Posts to the receiver that failed; what was in them is posted again.", "agent",
+    "Failed posts to the receiver; their notifications are posted again.", "agent",
 )  # fmt: skip
 DROPPED = Metric(
     "dfx_alert_notifications_dropped", "counter", "", _RECEIVER,
-    "Notifications given up: too many were waiting, the receiver refused them for good, or the "
+    "Dropped notifications: too many were waiting, the receiver rejected them for good, or the "
     "agent ended first.", "agent",
 )  # fmt: skip
 WAITING = Metric(
     "dfx_alert_notifications_waiting", "gauge", "", _RECEIVER,
-    "Notifications that the receiver has not taken yet.", "agent",
+    "Notifications that the receiver has not accepted yet.", "agent",
 )  # fmt: skip
 
 METRICS = (

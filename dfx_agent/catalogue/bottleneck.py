@@ -1,4 +1,4 @@
-"""Where a step goes; what bounds the pipeline of a run, at what cost, and because of what."""
+"""Time of a step by part, and the bottleneck of a run: its cost and its causes."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def _cost_ratio(run: RunRow) -> dict[tuple[str, ...], float]:
 
 
 def _causes(run: RunRow, value: Callable[[PipelineCause], float | None]) -> Values:
-    """Of several of one component in one unit the most costly, which comes first."""
+    """Cost of each component by unit; of several costs the largest, which is the first."""
     told = run.bottleneck
     found: dict[tuple[str, ...], float] = {}
     for cause in told.causes if told is not None else ():
@@ -73,21 +73,21 @@ COST_RATIO = Metric(
 )  # fmt: skip
 CAUSE_ACTIVE = Metric(
     "dfx_bottleneck_cause_active", "gauge", "", _CAUSE,
-    "1 for each component that holds the pipeline up. kind is what is wrong with it: still engine, "
+    "1 for each component that holds the pipeline up. kind is the problem: still engine, "
     "slow engine, lost engine, few requests, stale samples, weight sync, slow tool, slow reward, "
     "held loop, slow rank or hang.", "derived",
     of="run", value=lambda run: _causes(run, lambda _: 1.0),
 )  # fmt: skip
 CAUSE_AMOUNT = Metric(
     "dfx_bottleneck_cause_amount", "gauge", "", _CAUSE,
-    "What each component costs that holds the pipeline up, in unit (seconds, requests, groups, "
-    "times as slow as others); seconds and groups are of a step.", "derived",
+    "Cost of each component that holds the pipeline up, in unit (seconds, requests, groups, "
+    "times as slow as others); seconds and groups are per step.", "derived",
     of="run", value=lambda run: _causes(run, lambda cause: cause.amount),
 )  # fmt: skip
 CAUSE_SINCE_STEP = Metric(
     "dfx_bottleneck_cause_since_step", "gauge", "", _CAUSE,
-    "Step since which the component costs more than it used to, by its own habit; absent where it "
-    "has none, or has always cost that.", "derived",
+    "Step since which the component costs more than its own baseline; absent if it has no "
+    "baseline, or if its cost did not change.", "derived",
     of="run", value=lambda run: _causes(run, lambda cause: cause.since_step),
 )  # fmt: skip
 

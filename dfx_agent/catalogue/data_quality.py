@@ -125,7 +125,7 @@ _NATIVE = (
     ),
     native(
         "dfx_batch_env_share", "ratio", ("env",),
-        "Share of the batch that this environment gave.",
+        "Share of the batch that comes from this environment.",
     ),
 )
 # fmt: on

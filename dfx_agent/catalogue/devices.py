@@ -50,12 +50,13 @@ _OVER = "over the samples of the last 15 minutes that lay in the stage for the m
 
 MEMORY_USED = Metric(
     "dfx_device_memory_used_bytes", "gauge", "bytes", _DEVICE,
-    "Memory in use on the device by its driver's account, contexts and buffers included.", "device",
+    "Memory in use on the device as its driver reports it, contexts and buffers included.",
+    "device",
     of="agent", value=_one(lambda row: row.used_bytes),
 )  # fmt: skip
 RANK_MEMORY_USED = Metric(
     "dfx_rank_device_memory_used_bytes", "gauge", "bytes", (*PER_RANK, "device"),
-    "Memory that the process has on the device by the driver's account; absent where the driver "
+    "Memory of the process on the device as the driver reports it; absent if the driver "
     "lists no processes, as in most containers.", "device",
     of="rank", value=lambda rank: {(name,): used for name, used in rank.device_bytes.items()},
 )  # fmt: skip
@@ -122,7 +123,7 @@ TEMPERATURE = Metric(
 )  # fmt: skip
 THROTTLED = Metric(
     "dfx_device_throttled", "gauge", "", (*_DEVICE, "reason"),
-    "1 while the device's clocks are held down for this reason: power cap, software thermal, "
+    "1 while the device's clocks are throttled for this reason: power cap, software thermal, "
     "hardware thermal, power brake, hardware slowdown.", "device",
     of="agent", value=_several(lambda row: dict.fromkeys(row.throttles, 1.0)),
 )  # fmt: skip
@@ -133,23 +134,23 @@ MEMORY_ERRORS = Metric(
 )  # fmt: skip
 LINK_BYTES = Metric(
     "dfx_device_link_bytes", "counter", "bytes", (*_DEVICE, "link"),
-    "Data over the links of the device since the agent came, by link and direction.", "device",
+    "Data over the links of the device since the agent started, by link and direction.", "device",
     of="agent", value=_several(lambda row: row.link_bytes_total),
 )  # fmt: skip
 EVENTS = Metric(
     "dfx_device_events", "counter", "", (*_DEVICE, "event"),
-    "What the device reported since the agent came, as in XID 79.", "device",
+    "Errors that the device reported since the agent started, such as XID 79.", "device",
     of="agent", value=_several(lambda row: {k: float(v) for k, v in row.num_events.items()}),
 )  # fmt: skip
 PROBLEMS = Metric(
     "dfx_device_problems", "gauge", "", _DEVICE,
-    "Figures of the device that cannot be read; the agent's page says which, and what to do.",
+    "Figures of the device that cannot be read; the agent's page lists them, and what to do.",
     "device",
     of="agent", value=_one(lambda row: float(len(row.problems)) if row.is_accelerator else None),
 )  # fmt: skip
 STAGE_SAMPLES = Metric(
     "dfx_stage_device_samples", "gauge", "", _STAGE,
-    "Samples of the rank's devices that lay in the stage for the most part, of the last 15 "
+    "Samples of the rank's devices that were mostly in the stage, of the last 15 "
     "minutes; stage idle is outside all stages.", "derived",
     of="rank", value=_in_stage(lambda row: float(row.num_samples)),
 )  # fmt: skip
@@ -186,7 +187,7 @@ STAGE_CLOCK = Metric(
 )  # fmt: skip
 STAGE_THROTTLED = Metric(
     "dfx_stage_device_throttled_ratio", "gauge", "ratio", _STAGE,
-    f"Share of the stage in which clocks of the rank's devices were held down, {_OVER}", "derived",
+    f"Share of the stage in which clocks of the rank's devices were throttled, {_OVER}", "derived",
     of="rank", value=_in_stage(lambda row: row.throttled_ratio),
 )  # fmt: skip
 

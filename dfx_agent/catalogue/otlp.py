@@ -6,12 +6,12 @@ _SIGNAL = ("signal",)
 
 ACTIVE = Metric(
     "dfx_otlp_active", "gauge", "", _SIGNAL,
-    "1 while the OpenTelemetry receiver takes this signal (metrics, traces), 0 since it has not.",
+    "1 while the OpenTelemetry receiver accepts this signal (metrics, traces), 0 otherwise.",
     "agent",
 )  # fmt: skip
 SENT = Metric(
     "dfx_otlp_sent", "counter", "", _SIGNAL,
-    "Data points (metrics) and spans (traces) that the receiver took.", "agent",
+    "Data points (metrics) and spans (traces) that the receiver accepted.", "agent",
 )  # fmt: skip
 FAILED = Metric(
     "dfx_otlp_failed", "counter", "", _SIGNAL,
@@ -20,7 +20,7 @@ FAILED = Metric(
 )  # fmt: skip
 DROPPED_SPANS = Metric(
     "dfx_otlp_dropped_spans", "counter", "", (),
-    "Spans given up: the receiver had not taken any for too long.", "agent",
+    "Dropped spans: the receiver had not accepted any for too long.", "agent",
 )  # fmt: skip
 MISSED_STEPS = Metric(
     "dfx_otlp_missed_steps", "counter", "", (),
@@ -30,8 +30,8 @@ MISSED_STEPS = Metric(
 
 LEFT_OUT_SPANS = Metric(
     "dfx_otlp_left_out_spans", "counter", "", (),
-    "Spans that a job sent and that became no stage, and its requests that could not be read; the "
-    "page has the first one and its reason.", "agent",
+    "Spans of a job that became no stage, and its requests that could not be read; the "
+    "page shows the first one and its reason.", "agent",
     of="agent", value=lambda agent: agent.spans.num_left_out if agent.spans else None,
 )  # fmt: skip
 

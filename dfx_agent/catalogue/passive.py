@@ -1,4 +1,4 @@
-"""Processes without a guest, as they are seen from outside: no times of stages, no waits."""
+"""Processes without a guest, observed from outside: no times of stages, no waits."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ def _stack_failures(rank: RankRow) -> int | None:
 
 CPU_SECONDS = Metric(
     "dfx_passive_cpu_seconds", "counter", "seconds", PER_RANK,
-    "Processor time of a process without a guest since it began, all threads, from /proc.",
+    "CPU time of a process without a guest since it began, all threads, from /proc.",
     "agent",
     of="rank", value=lambda rank: rank.outside and rank.outside.cpu_seconds,
 )  # fmt: skip
@@ -30,8 +30,8 @@ THREADS = Metric(
 )  # fmt: skip
 STACK_SAMPLES = Metric(
     "dfx_passive_stack_samples", "counter", "", (*PER_RANK, "stage"),
-    "Stacks of the main thread that py-spy saw, by the stage that their frames show (empty: none "
-    "that is known); a sample every few seconds, no measure of time.", "agent",
+    "Stacks of the main thread that py-spy sampled, by the stage of their frames (empty: no known "
+    "stage); a sample every few seconds, not a measure of time.", "agent",
     of="rank", value=lambda rank: rank.outside and _by_name(rank.outside.stage_samples),
 )  # fmt: skip
 STACK_FAILURES = Metric(

@@ -4,7 +4,7 @@ from dfx_agent.catalogue.spec import PER_RANK, Metric, native
 
 RANK_INFO = Metric(
     "dfx_rank", "info", "", (*PER_RANK, "node", "local_rank", "world_size", "pid", "source"),
-    "The process behind a rank; source is guest, or passive for what is only seen from outside.",
+    "The process of a rank; source is guest, or passive if it is only observed from outside.",
     "agent",
 )  # fmt: skip
 RANK_UP = Metric(
@@ -24,7 +24,7 @@ ACTIVE_SECONDS = Metric(
 )  # fmt: skip
 STAGE_ACTIVE_SECONDS = Metric(
     "dfx_rank_stage_active_seconds", "counter", "seconds", (*PER_RANK, "stage"),
-    "Exclusive time of the stage, waits taken out; stages that overlap may sum to more than "
+    "Exclusive time of the stage, without waits; stages that overlap may sum to more than "
     "dfx_rank_active_seconds_total.", "shim",
     of="guest", value=lambda rank: {(s,): n for s, n in rank.totals.stage_seconds.items()},
 )  # fmt: skip

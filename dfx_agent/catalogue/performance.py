@@ -30,7 +30,7 @@ def samples_per_second(run: RunRow) -> float | None:
 
 
 def _told_samples(run: RunRow) -> tuple[int | None, float | None]:
-    """Step, and samples of it."""
+    """Step, and its number of samples."""
     for row in run.scalars:
         if row.metric == _STEP_SAMPLES and not any(row.labels.values()) and row.moments.count:
             return row.step, row.moments.sum / row.moments.count
@@ -38,7 +38,7 @@ def _told_samples(run: RunRow) -> tuple[int | None, float | None]:
 
 
 def _forward_samples_per_second(run: RunRow) -> Callable[[StepRow], float]:
-    """Of ranks that have samples of their own: what is split by tensor or pipeline has the same."""
+    """Counts only ranks at position 0 of all axes but data: the others have the same samples."""
     followers = {
         (rank.role, rank.rank)
         for rank in run.ranks
@@ -94,7 +94,7 @@ RANK_STEP_SECONDS = Metric(
 )  # fmt: skip
 RANK_STAGE_SECONDS = Metric(
     "dfx_rank_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage"),
-    "Exclusive time of the stage in the rank's last closed step, waits taken out.", "derived",
+    "Exclusive time of the stage in the rank's last closed step, without waits.", "derived",
     of="guest", value=lambda rank: rank.last and {
         (stage,): seconds for stage, seconds in rank.last.stage_seconds.items()
     },

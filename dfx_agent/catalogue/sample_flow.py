@@ -1,4 +1,4 @@
-"""What becomes of samples between prompt and training: queues, groups, turns, partial rollouts."""
+"""Samples between prompt and training: queues, groups, turns, partial rollouts."""
 
 from dfx_agent.catalogue.spec import native
 
@@ -6,7 +6,7 @@ from dfx_agent.catalogue.spec import native
 METRICS = (
     native(
         "dfx_queue_seconds", "seconds", ("queue", "stat"),
-        "How long what was taken from the queue in the step had waited in it.",
+        "Time in the queue, of the items that were removed from it in the step.",
     ),
     native(
         "dfx_group_age_seconds", "seconds", ("stat",),
@@ -14,7 +14,7 @@ METRICS = (
     ),
     native(
         "dfx_group_survivor_ratio", "ratio", ("stat",),
-        "Share of a prompt group's samples that came back; the others failed.",
+        "Share of a prompt group's samples that were returned; the others failed.",
     ),
     native(
         "dfx_step_rollouts", "", ("outcome",),
@@ -27,7 +27,7 @@ METRICS = (
     ),
     native(
         "dfx_slot_usage_ratio", "ratio", ("pool",),
-        "Share of the places for rollouts in flight that are taken, by pool.",
+        "Share of the slots for rollouts in flight that are in use, by pool.",
     ),
     native(
         "dfx_partial_rollout_ratio", "ratio", (),
@@ -43,7 +43,7 @@ METRICS = (
     ),
     native(
         "dfx_partial_batch_ratio", "ratio", (),
-        "Share of a whole batch that a partial rollout gives to the learner, as it is set.",
+        "Share of a full batch that a partial rollout sends to the learner, as configured.",
     ),
     native(
         "dfx_partial_budget_tokens", "tokens", (),

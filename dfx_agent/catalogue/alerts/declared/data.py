@@ -11,16 +11,16 @@ MISALIGNED = Alert(
     "critical",
     "data",
     Compare(_FOUND, "==", 1),
-    "A batch changed between two stages that should hand it on as it is",
+    "A batch changed between two stages that should not change it",
     Runbook(
         meaning="Checksums at two boundaries of a step differ: samples were lost or doubled, ids, "
-        "masks or lengths do not fit each other, values of one sample lie at another, or NaN came "
-        "in. The check is exact and no statistic.",
+        "masks or lengths do not fit each other, values belong to another sample, or NaN "
+        "appeared. The check is exact and not statistical.",
         impact="The policy learns from rewards or log-probabilities of other samples; the curves "
-        "may look healthy for long.",
+        "may look healthy for a long time.",
         diagnosis="`dfx-agent diagnose` names the boundary, the tensor, the step and the ranks. "
-        "What reorders, filters or pads between the two boundaries, and does it do so to every "
-        "tensor alike?",
+        "Which code reorders, filters or pads between the two boundaries? Does it treat every "
+        "tensor in the same way?",
         mitigation="Stop the run: steps since the first mismatch have trained on wrong pairs. Roll "
         "back to a checkpoint before it.",
     ),

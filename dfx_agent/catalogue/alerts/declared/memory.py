@@ -36,9 +36,9 @@ _RETRIED = Every(
 _RUNBOOK = Runbook(
     meaning="The framework's allocator had to empty its cache to serve an allocation while live "
     "tensors nearly fill the device or the free memory is in pieces; or it holds more than 92 % "
-    "of the device, and what it holds without using it grows at every step; or what tensors take "
+    "of the device, and the unused part grows at every step; or the memory of tensors "
     "grows at every step, and the device is full within 10,000 steps or an hour; critical: it "
-    "gave up and raised an out-of-memory error, which the job may have caught.",
+    "failed and raised an out-of-memory error, which the job may have caught.",
     impact="Each retry costs milliseconds and synchronises the device; the next longer batch ends "
     "the job.",
     diagnosis="Which stage owns the peak, and since which step? Reserved memory near the limit "
@@ -89,7 +89,7 @@ HOST_LEAK = Alert(
         "graph.",
         mitigation="Detach stored tensors, and plan a restart from a checkpoint before the node is "
         "full. Call `malloc_trim(0)` or lower MALLOC_ARENA_MAX only where `dfx-agent diagnose` "
-        "says that glibc would give memory back.",
+        "says that glibc would release memory.",
     ),
     # the slope of a healthy rank is never exactly 0: only the verdict knows who leaks
     listing=Listing(
@@ -102,7 +102,7 @@ NOT_GIVEN_BACK = Alert(
     "warning",
     "memory",
     _found("memory not given back"),
-    "Offloading does not give device memory back",
+    "Offloading does not release device memory",
     Runbook(
         meaning="A rank offloads, and in each of its last four rollouts its allocator held at "
         "least a tenth of the device without using it.",

@@ -32,9 +32,9 @@ SHIM_DROPPING = Alert(
     Runbook(
         meaning="Records were overwritten before the agent read them, or the guest had no room "
         "for a name or a span.",
-        impact="Times and counts of this rank are too small for that while; the job is not "
-        "touched.",
-        diagnosis="Lost records: is the agent short of processor time, or does the job write far "
+        impact="Times and counts of this rank are too small in this period; the job is not "
+        "affected.",
+        diagnosis="Lost records: is the agent short of CPU time, or does the job write far "
         "more than usual? Dropped: names that hold a number (a step, an id) fill the name table.",
         mitigation="A larger ring (DFX_RING_RECORDS), a lower poll_seconds; names without numbers.",
     ),
@@ -52,12 +52,12 @@ AGENT_BLIND = Alert(
     Runbook(
         meaning="The agent runs, but for a minute it has failed to read this run, or a part of it, "
         "or to judge it.",
-        impact="No verdict on it is clear, and its other alerts say nothing about now; the job is "
-        "not touched. Other runs are observed as before, unless they have this alert, too.",
-        diagnosis="The first line of `dfx-agent diagnose`, the page and /readyz say what fails, "
+        impact="No verdict on it is clear, and its other alerts may be out of date; the job is "
+        "not affected. Other runs are observed as before, unless they have this alert, too.",
+        diagnosis="The first line of `dfx-agent diagnose`, the page and /readyz show what fails, "
         "since when and with which error; the agent's log has the traceback.",
         mitigation="Start the agent again: it finds what the job wrote, up to the ring's length. "
-        "If the same comes back, send us the traceback.",
+        "If the failure returns, report the traceback in an issue.",
     ),
     for_seconds=60,
     board="dfx-agent",
@@ -137,7 +137,7 @@ WATCHDOG = Alert(
         meaning="Prometheus evaluates rules and Alertmanager delivers: this alert always fires.",
         impact="None. When it stops arriving, no other alert arrives either.",
         diagnosis="Its receiver should be a dead man's switch outside this installation, which "
-        "calls when nothing has come for some minutes.",
+        "alerts when nothing has arrived for some minutes.",
         mitigation="None while it fires.",
     ),
     board="dfx-agent",

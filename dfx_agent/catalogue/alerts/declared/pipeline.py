@@ -51,14 +51,14 @@ EVENT_LOOP_LATE = Alert(
             Compare(series(event_loop.CODE_RATIO, role=_AWAITED), ">=", _BY_CODE),
         )
     ),
-    "An event loop is held up",
+    "An event loop is blocked",
     Runbook(
-        meaning="Code that does not give way runs in the event loop of a process, or its threads "
-        "keep the interpreter busy. Everything else in that loop waits meanwhile.",
-        impact="Requests are sent late and answers are taken late: engines idle, clients time out, "
+        meaning="Code without an await blocks the event loop of a process, or threads of the "
+        "process occupy the interpreter. All other tasks of the loop wait.",
+        impact="Requests are sent late and answers are read late: engines idle, clients time out, "
         "heartbeats are missed.",
-        diagnosis="`dfx-agent diagnose` names the code that held the loop and for how long. Large "
-        "JSON or pickle payloads, string building and tokenizing are usual.",
+        diagnosis="`dfx-agent diagnose` names the code that blocked the loop and for how long. "
+        "Large JSON or pickle payloads, string building and tokenizing are common causes.",
         mitigation="Move the code to a thread or a process (`asyncio.to_thread`, an executor), cut "
         "it into parts, or use fewer threads.",
     ),
@@ -76,13 +76,13 @@ EVENT_LOOP_TOLD_LATE = Alert(
     "warning",
     "progress",
     Compare(_TOLD_LAG, ">=", _TOLD_LAG_SECONDS),
-    "The framework logs that its event loop was held up",
+    "The framework logs that its event loop was blocked",
     Runbook(
-        meaning="The orchestrator's own log has a lag of its event loop of several seconds. This "
-        "needs no guest in it: a log is enough. DfxEventLoopLate is measured by the guest.",
-        impact="Requests are sent late and answers are taken late: engines idle, clients time out.",
-        diagnosis="Attach to the orchestrator: `dfx-agent diagnose` then names the code that held "
-        "the loop.",
+        meaning="The orchestrator's log reports a lag of its event loop of several seconds. This "
+        "alert needs only the log. DfxEventLoopLate needs a guest in the process.",
+        impact="Requests are sent late and answers are read late: engines idle, clients time out.",
+        diagnosis="Attach to the orchestrator: `dfx-agent diagnose` then names the code that "
+        "blocked the loop.",
         mitigation="Move the code to a thread or a process (`asyncio.to_thread`, an executor).",
     ),
     listing=Listing(_TOLD_LAG, "{value:.3g} s at most in the latest step"),
@@ -95,11 +95,11 @@ LEARNER_STARVED = Alert(
     _has_grown("few requests"),
     "The learner waits for samples, and the engines have too little to do",
     Runbook(
-        meaning="The learner waits for samples longer than it used to, and nothing that makes them "
-        "is slow: fewer rollouts are asked for at a time than before.",
-        impact="Learner and engines both idle; each step takes longer by what stands below.",
+        meaning="The learner waits for samples longer than it used to, and no producer of samples "
+        "is slow: fewer rollouts are in flight than before.",
+        impact="Learner and engines both idle; each step takes longer by the value below.",
         diagnosis="What limits the rollouts in flight? A staleness budget that is used up, a "
-        "concurrency limit or a semaphore that is never given back, a client with too few "
+        "concurrency limit or a semaphore that is never released, a client with too few "
         "connections, prompts that arrive late. The board shows queues and running requests.",
         mitigation="Raise the limit or the staleness budget; restart the orchestrator if a slot "
         "was leaked.",
@@ -120,7 +120,7 @@ ROLLOUT_STALE = Alert(
         impact="Rollout work is wasted: these groups are lost in each step, and the remaining "
         "groups are biased to short answers.",
         diagnosis="Where does the lag arise (board): in flight points at long or slow requests, in "
-        "the queue at more rollouts in flight than the learner takes. Did the learner become "
+        "the queue at more rollouts in flight than the learner consumes. Did the learner become "
         "faster, or groups slower?",
         mitigation="Fewer rollouts in flight, partial rollouts, or a larger bound on staleness.",
     ),
@@ -158,11 +158,11 @@ WEIGHT_SYNC_GROWN = Alert(
     "Bringing new weights to the engines takes longer than it used to",
     Runbook(
         meaning="Weight sync costs more of each step than before, by more than a tenth of a step.",
-        impact="Engines stand still meanwhile, and the learner waits: each step takes longer by "
-        "what stands below.",
+        impact="Engines are paused meanwhile, and the learner waits: each step takes longer by "
+        "the value below.",
         diagnosis="Which part grew, and to which receiver (board, `dfx-agent diagnose`)? pause: "
-        "long requests are waited for; gather: ranks of the trainer; transfer to one receiver: its "
-        "network or its node; load: the engine.",
+        "the engines wait for long requests; gather: ranks of the trainer; transfer to one "
+        "receiver: its network or its node; load: the engine.",
         mitigation="Abort or resume requests instead of waiting for them; take the slow receiver "
         "out; send deltas, or in larger parts.",
     ),

@@ -49,13 +49,13 @@ STEP_STALLED = Alert(
     _found("hang"),
     "The job hangs",
     Runbook(
-        meaning="Ranks wait for another one that is stopped, stuck beyond what its stage normally "
-        "takes, or in another collective; or nothing has moved in the whole run.",
+        meaning="Ranks wait for another rank that is stopped, that is in its stage far longer than "
+        "usual, or that is in another collective; or no rank of the run makes progress.",
         impact="No step ends until somebody acts; the job's own time-out may be half an hour away.",
         diagnosis="`dfx-agent diagnose` names the rank, the stage, the collective and shows the "
         "stacks; the evidence is stored in DIR/evidence (`dfx-agent report`).",
-        mitigation="Save the evidence, then restart from the latest checkpoint. The same rank or "
-        "node again: take the node out.",
+        mitigation="Save the evidence, then restart from the latest checkpoint. If the same "
+        "rank or node hangs again, remove the node.",
     ),
     inhibits=("DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
     listing=_blamed("hang"),
@@ -73,7 +73,8 @@ RANK_DIED = Alert(
         impact="Ranks that wait for it in a collective are blocked until the time-out.",
         diagnosis="`dfx-agent diagnose` says which rank died first and in which stage; look for "
         "the kernel's out-of-memory killer (dmesg), an exception in the rank's log, XID errors. "
-        "One that ended in order: had it fewer batches than the others, or left it the loop early?",
+        "For an orderly end: did the rank have fewer batches than the others, or leave the loop "
+        "early?",
         mitigation="Restart from the latest checkpoint, without the node if it was the hardware.",
     ),
     inhibits=("DfxStepStalled", "DfxStageStalled", "DfxStraggler", "DfxRankImbalance"),
@@ -156,7 +157,7 @@ TOKEN_RUNAWAY = Alert(
     "warning",
     "balance",
     Compare(series(performance.SUSTAINED_TOKENS_RATIO), ">", _TOKEN_RATIO),
-    "Steps have suddenly many more tokens than before",
+    "Steps suddenly have many more tokens than before",
     Runbook(
         meaning="Two steps in a row had far more tokens than the median of the 32 steps before.",
         impact="Steps take longer, and the peak of memory grows with them.",

@@ -127,7 +127,7 @@ _DIVERGENCE_RUNBOOK = Runbook(
     impact="A run that collapses costs compute with every further step and overwrites good "
     "checkpoints.",
     diagnosis="Compare the onset steps of the symptoms: the earliest names the cause more often "
-    "than the loudest. Read samples of one step before the earliest onset, the onset, and five "
+    "than the strongest. Read samples of one step before the earliest onset, the onset, and five "
     "steps after. Look at mismatch KL (trainer against rollout engine) and at truncation.",
     mitigation="Keep the latest checkpoint before the earliest onset and roll back to it; lower "
     "the learning rate or the clip range; check the reward function on the samples just read. "
@@ -293,7 +293,7 @@ LEARNING_SIGNAL_LOST = Alert(
     "critical",
     "stability",
     Every((_NO_SIGNAL, _HAD_SIGNAL)),
-    "All samples of a step have had the same score for 8 steps, and it was not so before",
+    "All samples of a step have had the same score for 8 steps, after steps with different scores",
     _NO_SIGNAL_RUNBOOK,
 )
 _NONFINITE_RUNBOOK = Runbook(
