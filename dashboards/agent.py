@@ -80,9 +80,9 @@ def completeness() -> Any:
 def overhead() -> Any:
     panel = tiles(
         "Cost of watching",
-        "What the guest takes of the time, measured by itself with cold caches, the most expensive "
-        "rank. Below 0.1 % is normal for steps of a second and more, up to 0.5 % for steps of "
-        "0.2 s on a CPU; above that `--max-overhead` gives hooks up by itself.",
+        "Share of the time that the guest costs, measured by the guest with cold caches, most "
+        "expensive rank. Below 0.1 % is normal for steps of a second and more, up to 0.5 % for "
+        "steps of 0.2 s on a CPU; above that `--max-overhead` removes hooks.",
         "percentunit",
     )
     ratio = f"max({by(RANK, 'max', recent(of_run(agent.GUEST_OVERHEAD_RATIO)))})"
@@ -109,7 +109,7 @@ def hooks() -> Any:
     panel = tiles(
         "Hooks that failed",
         "Hooks that could not be installed, over all ranks. 0 is normal; the table below names "
-        "them. The job runs on, what they watch is not seen.",
+        "them. The job continues without these observations.",
         "none",
     )
     failed = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_FAILED)))
@@ -163,7 +163,7 @@ def records() -> Any:
 def missing() -> Any:
     panel = lines(
         "Lost, late and dropped records per second",
-        "0 is normal, in all three. Lost: the agent came too late for the ring; late: a span ended "
+        "0 is normal, in all three. Lost: the agent read the ring too late; late: a span ended "
         "after its time was accounted; dropped: too many names or an error of the guest.",
         "none",
     )
@@ -205,7 +205,7 @@ def hook_table() -> Any:
     panel = cells(
         "Hooks: where the job is observed",
         "Number of ranks on which each hook is active, off or absent, and failed. All ranks active "
-        "is normal; off everywhere: this torch has nothing to hook, or a budget gave it up.",
+        "is normal; off everywhere: this torch has nothing to hook, or a budget disabled it.",
     )
     active = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_ACTIVE)))
     failed = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_FAILED)))
@@ -270,8 +270,8 @@ def faults() -> Any:
 def unmapped() -> Any:
     panel = lines(
         "Errors and values left out",
-        "Failures of an exporter, and scalars that came for steps long past. 0 is normal; see the "
-        "agent's log otherwise.",
+        "Failures of an exporter, and scalars that arrived for steps long past. 0 is normal; see "
+        "the agent's log otherwise.",
         "none",
     )
     errors = f"sum({of_agents_rate(agent.EXPORTER_ERRORS)})"

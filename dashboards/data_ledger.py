@@ -11,11 +11,11 @@ from dfx_agent.catalogue import ledger
 
 def mismatches() -> Any:
     panel = lines(
-        "Batches that did not fit, since the agent came",
+        "Batches that did not match, since the agent started",
         "Counted at the boundary where it was seen, by kind: samples or ids lost, mask changed, "
         "rows moved to other samples, NaN, lengths or columns that do not fit. Flat at 0 is "
-        "normal. Every stair is training on wrong data: the data verdict names the tensor. Steps "
-        "not compared: records were lost, or a process came or went.",
+        "normal. Every increase is training on wrong data: the data verdict names the tensor. "
+        "Steps not compared: records were lost, or a process started or ended.",
         "none",
     )
     # the total and not its growth: a series begins with its first finding

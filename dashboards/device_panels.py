@@ -1,4 +1,4 @@
-"""Panels about devices: what they did in each stage, and how full they are by their own account."""
+"""Panels about devices: their use in each stage, and their memory as the driver reports it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def stage_bars() -> Any:
 def held_down() -> Any:
     panel = tiles(
         "Devices held down",
-        "Devices whose clocks were held down in the window, by reason. 'power cap' all over is how "
+        "Devices with throttled clocks in the window, by reason. 'power cap' all over is how "
         "the machine is set up. One device alone makes a straggler: look at its power and cooling.",
         "none",
     )
@@ -105,7 +105,7 @@ def stage_memory() -> Any:
     panel = bars(
         "Device memory in use by stage",
         "Mean of 15 minutes, of the rank with most. Rollout and update should not both be high: "
-        "what sleep or offload did not give back is missing in the other.",
+        "memory that sleep or offload did not release is missing in the other.",
         "bytes",
     )
     text = by("stage", "max", recent(of_ranks(devices.STAGE_MEMORY)))

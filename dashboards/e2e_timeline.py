@@ -65,7 +65,7 @@ def board() -> Board:
     made.with_role().with_ranks(is_first_node_only=True).with_variable(lane_variable())
     made.with_window().with_links()
     annotate(made)
-    made.row("Verdict: is anybody to blame, and what does it cost?")
+    made.row("Verdict: which rank is slow, and what does it cost?")
     made.line(
         6, (4, verdict_row.verdicts()), (7, verdict_row.blamed()),
         (6, alert_panels.alerts("dfx-e2e")), (3, verdict_row.lost_seconds()), (2, step_now()),
@@ -268,7 +268,7 @@ def learner_split() -> Any:
     panel = stacked(
         "Off-policy learner: its last iteration",
         "Seconds, mean over ranks; no two parts have time in common. Mostly train: the learner is "
-        "the bottleneck. collector_wait: who collects is late; replay_batch_wait: packing or "
+        "the bottleneck. collector_wait: the collector is late; replay_batch_wait: packing or "
         "copying is; rank_barrier, param_sync: one rank is. Empty for other jobs.",
         "s",
     )
@@ -355,7 +355,7 @@ def bubble() -> Any:
 
 def framework_stages() -> Any:
     panel = stacked(
-        "Stages as the framework's own timer says",
+        "Stages as the framework's own timer reports them",
         "The controller's view, waits included: a stage that is long here and short above is "
         "waiting. Empty when the framework reports no timers.",
         "s",
@@ -368,7 +368,7 @@ def framework_stages() -> Any:
 def tokens_per_gpu() -> Any:
     panel = lines(
         "Tokens per second and device, as the framework reports it",
-        "The number that people compare between runs. A drop without longer answers is lost "
+        "Use this number to compare runs. A drop without longer answers is lost "
         "speed: see the verdict and the shares above.",
         "short",
     )

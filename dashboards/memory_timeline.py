@@ -233,7 +233,7 @@ def allocator() -> Any:
 def stage_peaks() -> Any:
     panel = lines(
         "Highest allocated memory by stage",
-        "Of all devices, since the guest came, sampled about once a second: a lower bound. The "
+        "Of all devices, since the guest started, sampled about once a second: a lower bound. The "
         "stage nearest to the limit is the one to make smaller; a stair that climbs is a leak in "
         "that stage.",
         "bytes",
@@ -289,7 +289,7 @@ def held() -> Any:
         "Held before and after on- and offloading",
         "The rank with most, when states last came to a device (start) or went off it (end). Solid "
         "is allocated, dashed reserved. After 'end/offload' both should be low: allocated is "
-        "tensors that somebody still refers to, reserved alone is a cache that was not emptied.",
+        "tensors that the job still refers to, reserved alone is a cache that was not emptied.",
         "bytes",
     )
     for ref, what in (("A", "allocated"), ("B", "reserved")):
@@ -329,8 +329,8 @@ def refused_by_stage() -> Any:
 def kv_cache() -> Any:
     panel = tiles(
         "Fullest KV cache",
-        "Of all rollout engines, as they say. At 100 % requests wait or are computed again. Each "
-        "one is on the pipeline board.",
+        "Of all rollout engines, as they report it. At 100 % requests wait or are computed "
+        "again. Each one is on the pipeline board.",
         "percentunit",
     )
     usage = by_name()[f"{PREFIX}kv_cache_usage_ratio"]

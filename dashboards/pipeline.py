@@ -188,7 +188,7 @@ def history() -> Any:
         "Bottleneck over time",
         "A lane for each thing that the pipeline was bound by, while it was. A lane that "
         "begins together with an annotation (an alert, a checkpoint) is a change; one that is "
-        "is always there is how the job is cut: see the ratio of pools in `dfx-agent diagnose`.",
+        "always there is how the job is divided: see the ratio of pools in `dfx-agent diagnose`.",
         [STATES],
     )
     found = by("bound_by", "max", f"{of_run(bottleneck.STATE, state='found')} * {FOUND}")
@@ -202,7 +202,7 @@ def waits() -> Any:
     panel = lines(
         "Waits of each role",
         "Share of the processes' time spent waiting, by what for. collector: the learner waits for "
-        "samples; queue: somebody waits for work, or for room; remote: for a server's answer; "
+        "samples; queue: waits for work, or for room; remote: for a server's answer; "
         "barrier: for other ranks. One role that waits for 80 % while another never does: the "
         "other one is the bottleneck.",
         "percentunit",
@@ -215,7 +215,7 @@ def waits() -> Any:
 
 def learner_waits() -> Any:
     panel = stacked(
-        "What the learner waits for, as the framework says",
+        "What the learner waits for, as the framework reports it",
         "Seconds of a step; the causes are never merged: data is for samples, barrier for the "
         "other ranks, replay for tensors of samples that are there. Near 0 is normal where the "
         "learner is the bottleneck. Growing data: see engines and queues below.",
@@ -228,8 +228,8 @@ def learner_waits() -> Any:
 def queues() -> Any:
     panel = lines(
         "Queues",
-        "Items in each queue of the run. It fills and empties: normal. Always full: who takes from "
-        "it is too slow, and samples grow stale; always empty: who fills it is.",
+        "Items in each queue of the run. It fills and empties: normal. Always full: the "
+        "consumer is too slow, and samples grow stale; always empty: the producer is too slow.",
         "none",
     )
     depth = by("role, queue", "sum", of_run(per_rank.QUEUE_DEPTH, stat=""))
@@ -282,7 +282,7 @@ def dropped() -> Any:
         "Groups dropped in a step, by reason",
         "What was generated and is not trained on: filtered (zero_std: all answers score the same),"
         " stale, or failed. Filtered groups are normal early in training. Stale ones: see the lag "
-        "on the left; failed ones: see the requests that are given up, below.",
+        "on the left; failed ones: see the aborted requests below.",
         "none",
         is_bars=True,
     )
@@ -399,7 +399,7 @@ def episodes() -> Any:
 def given_up() -> Any:
     panel = lines(
         "Requests that are given up",
-        "Share of the samples of a step that came to nothing, by reason, as the framework says; "
+        "Share of the samples of a step that were lost, by reason, as the framework reports it; "
         "dashed: what each engine aborted per second. 0 is normal. More than a few percent: "
         "time-outs of a client, or a server that hangs; the alert DfxRolloutAborted fires at 10 %.",
         "percentunit",

@@ -22,7 +22,7 @@ def of_run(metric: Metric, **where: str) -> str:
 
 
 def of_role(metric: Metric, **where: str) -> str:
-    """Of the role that the reader chose: two roles may both have a rank 0."""
+    """Of the role that the reader selected: two roles may both have a rank 0."""
     return of_run(metric, role="$role", **where)
 
 
@@ -72,7 +72,7 @@ def begin(labels: str, selector: str) -> str:
 
 
 def against_median(expression: str) -> str:
-    """Each rank's value against the median of all: 1 is as everybody."""
+    """Each rank's value / the median of all ranks."""
     return f"({expression}) / scalar(quantile(0.5, {expression}))"
 
 

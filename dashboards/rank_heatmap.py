@@ -100,7 +100,8 @@ def share_of_wall(part: str) -> str:
 def ranks_up() -> Any:
     panel = tiles(
         "Ranks alive",
-        "Processes that live, of those known. When they are fewer: the crash verdict names them.",
+        "Live processes, of all processes of the run. If some are missing, the crash verdict "
+        "names them.",
         "none",
     )
     up = by("role, rank", "max", recent(of_role(per_rank.RANK_UP)))
@@ -185,7 +186,7 @@ def work_bands() -> Any:
 def busiest() -> Any:
     panel = bars(
         "The eight busiest ranks, against the median",
-        "1 is as everybody. The first bar is the straggler when it stands alone; several high "
+        "1 is the median. The first bar is the straggler when it stands alone; several high "
         "bars are uneven work.",
         "none",
     )
