@@ -36,7 +36,10 @@ class RunReporter:
     def of_runs(
         self, folds: Iterable[LocalRun], *, is_full: bool, is_last: bool
     ) -> tuple[RunFacts, ...]:
-        """Facts of runs with processes; an empty item first if the launched run has none."""
+        """Facts of runs with processes.
+
+        An empty item is first if no run, or not the launched run, has processes.
+        """
         known = [fold for fold in folds if fold.processes]
         is_launching = self._launch is not None and self._launch.run not in {f.run for f in known}
         told = (self.facts(fold, is_full=is_full, is_last=is_last) for fold in known)
