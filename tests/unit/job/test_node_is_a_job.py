@@ -15,7 +15,9 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.commands.hub.shown_ranks import ShownRanks
 from dfx_agent.facts.document import dumped
+from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.job.folds import JobFolds
+from dfx_agent.node.host import processor_time
 from dfx_agent.snapshot import Incident, RankRow, RunRow, StepCell, Verdict
 from dfx_agent.wire import layout
 from dfx_agent.wire.records import (
@@ -160,12 +162,23 @@ def test_a_healthy_run(dfx_dir, ranks):
     assert_same(node, hub)
 
 
-def test_a_slow_rank(dfx_dir, ranks):
+def test_a_slow_rank(dfx_dir, ranks, monkeypatch):
+    slow_pid = ranks[2].owner.pid
+
+    def read_times(pid: int, _thread: int) -> SchedTimes:
+        share = 0.8 if pid == slow_pid else 0.4
+        return SchedTimes(int(time.monotonic_ns() * share), 0)
+
+    # of a machine without load: the ranks of this scene do not compute
+    monkeypatch.setattr(processor_time, "thread_times", read_times)
+    monkeypatch.setattr(processor_time, "threads_per_processor", lambda: 1.0)
+    monkeypatch.setattr(
+        processor_time, "_SLACK_NS", 60 * SECOND
+    )  # all steps are before the first poll
     both = Both(dfx_dir, ranks)
     for step in range(1, NUM_STEPS + 1):
         both.passes(step, slow=2)
     node, hub = both.look()
-    # on a loaded machine it says that it cannot tell whether rank 2 is slow
     assert "rank 2" in found(node, "straggler").summary.lower()
     assert_same(node, hub)
 
