@@ -137,7 +137,8 @@ def span(steps: Sequence[Step]) -> str:
     num_steps = num_passed(steps)
     if num_steps == len(steps):
         return f"{num_steps} steps"
-    return f"{len(steps)} groups of about {num_steps / len(steps):.0f} steps"
+    size = round(num_steps / len(steps))
+    return f"{len(steps)} groups of {f'about {size}' if size > 1 else 'one or more'} steps"
 
 
 def lost_seconds(step: Step, rank: str) -> float:

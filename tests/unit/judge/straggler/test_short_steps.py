@@ -7,6 +7,7 @@ from dataclasses import replace
 from bench.simulated_steps import Job, same_tokens, slower
 from dfx_agent.facts.steps import Step
 from dfx_agent.judge.straggler.judge import straggler_verdict
+from dfx_agent.judge.straggler.single_steps import span
 from dfx_agent.snapshot import Verdict
 
 
@@ -24,6 +25,12 @@ def test_a_slow_rank_costs_so_much_of_a_step():
     alone, together = straggler_verdict("t", steps, 1.0), told(steps)
     assert (together.ranks, together.summary) == (alone.ranks, alone.summary)
     assert any("of the last 5 groups of about 30 steps" in line for line in together.evidence)
+
+
+def test_groups_of_hardly_more_than_one_step_are_not_called_groups_of_about_1_steps():
+    steps = Job(jitter=0.01).steps(4)
+    assert span(steps) == "4 steps"
+    assert span([replace(steps[0], num_steps=2), *steps[1:]]) == "4 groups of one or more steps"
 
 
 def test_too_few_of_them_are_counted_in_seconds():
