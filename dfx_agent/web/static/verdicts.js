@@ -266,7 +266,7 @@ function agentLines(agent, now) {
     lines.push({
       key: "gone runs",
       level: "note",
-      title: `${count(agent.num_dropped_runs)} ended runs are not listed`,
+      title: `${count(agent.num_dropped_runs)} ended ${agent.num_dropped_runs === 1 ? "run is" : "runs are"} not listed`,
       detail: "The page lists the latest 32 ended runs for one hour each.",
     });
   }
