@@ -199,7 +199,7 @@ class Agent:
     def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
         """Stored closed steps of every role, sorted by begin. KeyError on an unknown run."""
         with self._held():
-            rows = self._runs[run].job.rows.newest_steps(NUM_STEPS)
+            rows = self._runs[run].job.rows.latest_steps(NUM_STEPS)
         return tuple(row for row in rows if after_step is None or row.step > after_step)
 
     def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, dict[str, float]]:

@@ -93,7 +93,7 @@ class NodeRun:
         at_seconds = here_seconds - (here_ns - self.as_of_ns) / 1e9
         return Shift(self._clock.shift_ns, round(at_seconds - self.facts.now_seconds, 3))
 
-    def here(self, place: tuple[str, str], shift: Shift) -> RankFacts:
+    def rank_on_local_clocks(self, place: tuple[str, str], shift: Shift) -> RankFacts:
         """One rank on the local clocks. A flight record is long, so its shifted copy is cached."""
         rank = self.ranks[place]
         if rank.flight is None:

@@ -34,7 +34,7 @@ _Reached = dict[str, dict[str, int | None]]  # by role and label
 
 # a document takes a while to arrive, so the order of two deaths on two nodes is this uncertain
 _ORDER_NS = 500 * 10**6
-_NEWEST_STAGES = 16
+_LATEST_STAGES = 16
 # nodes report in turn, so ranks on two nodes may be this many steps apart when values arrive
 _RECENT_STEPS = 32
 _STANDS_AFTER_NS = 10 * 10**9
@@ -71,7 +71,7 @@ class JobFold:
         self.launched: tuple[Launched, ...] = ()
         self.here_ns, self.here_seconds = 0, 0.0
         self._shifts: dict[str, Shift] = {}  # by node, at ``here_ns``
-        self._newest_ns: dict[tuple[str, ProcessId, str], int] = {}
+        self._latest_ns: dict[tuple[str, ProcessId, str], int] = {}
         self._layouts: dict[str, tuple[object, Layout]] = {}  # role -> (inputs, merged layout)
 
     def take(
@@ -85,9 +85,9 @@ class JobFold:
         if len(roles | self.steps.keys()) > MAX_ROLES:
             raise ValueError(f"more than {MAX_ROLES} roles in one job")
         self.at(here_ns, here_seconds)
-        known = self.nodes.get(node) or NodeRun(node, clock, facts)
-        self.update(known, facts)
-        return not known.is_behind
+        node_run = self.nodes.get(node) or NodeRun(node, clock, facts)
+        self.update(node_run, facts)
+        return not node_run.is_behind
 
     def update(self, node: NodeRun, facts: RunFacts) -> None:
         """Add a report of this node at the current time."""
@@ -95,7 +95,7 @@ class JobFold:
         before = {(seat.role, seat.label): seat for seat in node.seats}
         may_grow = node.take(facts, self.here_ns)
         for role in self.owners.take(node.node, node.seats, self.is_connected):
-            self._steps_of(role).begin_anew()
+            self._steps_of(role).restart()
         if may_grow:
             self._grow(node)
         for place in before.keys() - {(seat.role, seat.label) for seat in node.seats}:
@@ -104,7 +104,7 @@ class JobFold:
     def _remove(self, process: ProcessId) -> None:
         """Drop a process that ended long ago and has no successor."""
         self.judge.ledger.remove_process(process, ())
-        self.time_series.let_go(process)
+        self.time_series.remove_process(process)
         if process.role in self.steps:
             self.steps[process.role].remove(process.label)
 
@@ -113,7 +113,7 @@ class JobFold:
         self.here_ns, self.here_seconds = here_ns, here_seconds
         self._shifts.clear()
 
-    def let_go(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """Remove a node that has no process of this job any more."""
         self.owners.take(node, (), self.is_connected)
         del self.nodes[node]
@@ -141,9 +141,9 @@ class JobFold:
         return [node for node in self.nodes.values() if self.is_connected(node.node)]
 
     def is_connected(self, node: str) -> bool:
-        known = self.nodes.get(node)
-        is_silent = known is None or known.silent_seconds(self.here_ns) >= SILENT_SECONDS
-        return known is not None and not is_silent and not known.has_left
+        node_run = self.nodes.get(node)
+        is_silent = node_run is None or node_run.silent_seconds(self.here_ns) >= SILENT_SECONDS
+        return node_run is not None and not is_silent and not node_run.has_left
 
     def seats(self, *, of_connected: bool = True) -> Iterator[tuple[NodeRun, Seat]]:
         """Processes with their labels in the job, without dead processes that have a successor."""
@@ -163,19 +163,23 @@ class JobFold:
         """
         found: dict[str, list[RankFacts]] = {}
         now_ns = self.now_ns
-        told = [(node, _told_by(node)) for node in self.nodes.values() if self._is_known(node)]
-        standing = _standing(ranks for _, ranks in told)
-        for node, ranks in told:
+        reported = [
+            (node, _reported_ranks(node))
+            for node in self.nodes.values()
+            if self._has_known_ranks(node)
+        ]
+        standing = _standing(ranks for _, ranks in reported)
+        for node, ranks in reported:
             shift, name = self.shift(node), node.node if len(self.nodes) > 1 else ""
             for (role, label), rank in ranks.items():
                 if role == LOG_ROLE:
                     continue
-                known = found.setdefault(role, [])
-                called = self.owners.label(node.node, role, label)
-                if role in standing and (called == label or rank.is_living):
-                    here = node.here((role, label), shift)
-                    known.append(self._as_of(here, now_ns, called, name))
-        ranks_by_role = {role: _of_newest_attempt(_outlived(r)) for role, r in found.items()}
+                ranks_of_role = found.setdefault(role, [])
+                job_label = self.owners.label(node.node, role, label)
+                if role in standing and (job_label == label or rank.is_living):
+                    local_rank = node.rank_on_local_clocks((role, label), shift)
+                    ranks_of_role.append(self._as_of(local_rank, now_ns, job_label, name))
+        ranks_by_role = {role: _of_latest_attempt(_outlived(r)) for role, r in found.items()}
         return {**ranks_by_role, **dict.fromkeys(self._unread_roles())}
 
     def _unread_roles(self) -> list[str]:
@@ -185,22 +189,22 @@ class JobFold:
             if seat.is_judged and seat.role not in node.facts.ranks
         ]
 
-    def _is_known(self, node: NodeRun) -> bool:
+    def _has_known_ranks(self, node: NodeRun) -> bool:
         return node.has_left or self.is_connected(node.node)
 
     def counts_steps(self) -> tuple[set[str], set[str]]:
         """(Roles with a rank that is in a step, roles with a rank that is in a process group)."""
-        known = [item for node in self.connected for item in node.ranks.items()]
+        ranks = [item for node in self.connected for item in node.ranks.items()]
         return (
-            {role for (role, _), rank in known if rank.step is not None},
-            {role for (role, _), rank in known if rank.has_groups},
+            {role for (role, _), rank in ranks if rank.step is not None},
+            {role for (role, _), rank in ranks if rank.has_groups},
         )
 
     def stage_seconds(self, names: Collection[str]) -> dict[tuple[str, str], dict[str, float]]:
         """(role, rank) -> stage -> seconds: the median of the latest 16 passes of that stage."""
         return {
             (role, self.owners.label(node.node, role, label)): {
-                name: median(rank.stage_durations[name][-_NEWEST_STAGES:]) / 1e9
+                name: median(rank.stage_durations[name][-_LATEST_STAGES:]) / 1e9
                 for name in names
                 if rank.stage_durations.get(name)
             }
@@ -211,17 +215,17 @@ class JobFold:
 
     def role_steps(self, role: str) -> RoleSteps:
         """Completed steps of a role, with what its connected nodes report about the role."""
-        told = [t for node in self.connected for t in node.facts.steps if t.role == role]
-        known = [t.coverage_ratio for t in told if t.coverage_ratio is not None]
+        reported = [t for node in self.connected for t in node.facts.steps if t.role == role]
+        ratios = [t.coverage_ratio for t in reported if t.coverage_ratio is not None]
         steps = self.steps.get(role)
         return RoleSteps(
             role,
             tuple(steps.steps) if steps else (),
-            min(known, default=None),
-            sum(t.num_ranks for t in told),
-            max((t.world_size for t in told), default=-1),
+            min(ratios, default=None),
+            sum(t.num_ranks for t in reported),
+            max((t.world_size for t in reported), default=-1),
             self.layout(role),
-            {rank: state for t in told for rank, state in t.devices.items()},
+            {rank: state for t in reported for rank, state in t.devices.items()},
         )
 
     def evidence(self) -> Evidence:
@@ -255,13 +259,15 @@ class JobFold:
 
     def layout(self, role: str) -> Layout:
         """The layout merged from all connected nodes; merged again when a node reports a change."""
-        told = [(node.node, node.layouts[role]) for node in self.connected if role in node.layouts]
-        key = self.owners.num_changes, told
+        layouts = [
+            (node.node, node.layouts[role]) for node in self.connected if role in node.layouts
+        ]
+        key = self.owners.num_changes, layouts
         if role not in self._layouts or self._layouts[role][0] != key:
-            whole = merged(
-                (node, layout, partial(self.owners.label, node, role)) for node, layout in told
+            merged_layout = merged(
+                (node, layout, partial(self.owners.label, node, role)) for node, layout in layouts
             )
-            self._layouts[role] = key, whole
+            self._layouts[role] = key, merged_layout
         return self._layouts[role][1]
 
     def close(self) -> None:
@@ -271,7 +277,7 @@ class JobFold:
         for role, steps in self.steps.items():
             steps.close(living.get(role, {}), ended.get(role, {}))
         self.judge.close(
-            self._told_steps(), self.updates(), self._progress(), is_whole=self.is_whole(seats)
+            self._reported_steps(), self.updates(), self._progress(), is_whole=self.is_whole(seats)
         )
 
     def _steps_of(self, role: str) -> JobSteps:
@@ -289,15 +295,15 @@ class JobFold:
             found.setdefault(seat.role, {})[seat.label] = None if rank is None else rank.step
         return living, ended
 
-    def _told_steps(self) -> dict[ProcessId, int | None]:
+    def _reported_steps(self) -> dict[ProcessId, int | None]:
         """Living process -> the step number that the process itself reports."""
-        told = {}
+        step_by_process = {}
         for node, seat in self.seats():
             if seat.is_living:
                 own = self.owners.own_label(node.node, seat.label)
                 rank = node.ranks.get((seat.role, own))
-                told[seat.id] = None if rank is None else rank.told_step
-        return told
+                step_by_process[seat.id] = None if rank is None else rank.told_step
+        return step_by_process
 
     def memory(self) -> tuple[MemoryFacts, ...]:
         return tuple(
@@ -317,75 +323,77 @@ class JobFold:
     def updates(self) -> list[UpdateCounts]:
         return [
             self.shift(node)
-            .updates(told)
-            ._replace(process=self.owners.process(node.node, told.process))
+            .updates(counts)
+            ._replace(process=self.owners.process(node.node, counts.process))
             for node in self.connected
-            for told in node.facts.updates
+            for counts in node.facts.updates
         ]
 
     def is_whole(self, seats: Iterable[Seat]) -> bool:
         """Whether the nodes report every rank of every role."""
-        known = list(seats)
-        num = {role: sum(s.role == role for s in known) for role in {s.role for s in known}}
-        return all(seat.world_size <= num[seat.role] for seat in known)
+        all_seats = list(seats)
+        num = {role: sum(s.role == role for s in all_seats) for role in {s.role for s in all_seats}}
+        return all(seat.world_size <= num[seat.role] for seat in all_seats)
 
-    def _grow(self, known: NodeRun) -> None:
-        node, facts, shift = known.node, known.facts, self.shift(known)
-        for told in facts.steps:
-            steps = self._steps_of(told.role)
-            label = partial(self.owners.label, node, told.role)
-            for step in told.steps:
+    def _grow(self, node_run: NodeRun) -> None:
+        node, facts, shift = node_run.node, node_run.facts, self.shift(node_run)
+        for reported in facts.steps:
+            steps = self._steps_of(reported.role)
+            label = partial(self.owners.label, node, reported.role)
+            for step in reported.steps:
                 steps.add(node, step, shift, label)
         guard = self.judge.faults.guard
-        fresh = [self._fresh_scalars(node, told, is_full=facts.is_full) for told in facts.scalars]
-        here = [
-            (shift.scalars(told), known.attempt(old.process))
-            for told, old in zip(fresh, facts.scalars, strict=True)
-            if told.scalars
+        fresh = [
+            self._fresh_scalars(node, reported, is_full=facts.is_full) for reported in facts.scalars
+        ]
+        scalars_by_attempt = [
+            (shift.scalars(reported), node_run.attempt(old.process))
+            for reported, old in zip(fresh, facts.scalars, strict=True)
+            if reported.scalars
         ]
         with guard("judgement", self.run, "reported numbers"):
-            for scalars, _ in here:
+            for scalars, _ in scalars_by_attempt:
                 self.judge.health.add(scalars)
         with guard("judgement", self.run, "scalars"):
-            self.time_series.add(here)
+            self.time_series.add(scalars_by_attempt)
         with guard("judgement", self.run, "reported batches"):
             for news in facts.batches:
                 if self._is_fresh(node, news) or not facts.is_full:
                     process = self.owners.process(node, news.process)
                     self.judge.ledger.add(replace(news, process=process))
 
-    def _fresh_scalars(self, node: str, told: ToldScalars, *, is_full: bool) -> ToldScalars:
+    def _fresh_scalars(self, node: str, reported: ToldScalars, *, is_full: bool) -> ToldScalars:
         """The values that no earlier document contained."""
-        key = node, told.process, "scalars"
-        before_ns = self._newest_ns.get(key, -1) if is_full else -1
-        fresh = tuple(scalar for scalar in told.scalars if scalar.time_ns > before_ns)
-        self._newest_ns[key] = max((scalar.time_ns for scalar in fresh), default=before_ns)
-        process = self.owners.process(node, told.process)
-        return replace(told, process=process, scalars=fresh)
+        key = node, reported.process, "scalars"
+        before_ns = self._latest_ns.get(key, -1) if is_full else -1
+        fresh = tuple(scalar for scalar in reported.scalars if scalar.time_ns > before_ns)
+        self._latest_ns[key] = max((scalar.time_ns for scalar in fresh), default=before_ns)
+        process = self.owners.process(node, reported.process)
+        return replace(reported, process=process, scalars=fresh)
 
     def _is_fresh(self, node: str, news: LedgerNews) -> bool:
         """Whether no earlier document contained these batches; True if there are none."""
         key = node, news.process, "batches"
-        newest_ns = max((crossing.time_ns for crossing in news.crossings), default=None)
-        if newest_ns is None:
+        latest_ns = max((crossing.time_ns for crossing in news.crossings), default=None)
+        if latest_ns is None:
             return True
-        is_fresh = newest_ns > self._newest_ns.get(key, -1)
-        self._newest_ns[key] = max(newest_ns, self._newest_ns.get(key, -1))
+        is_fresh = latest_ns > self._latest_ns.get(key, -1)
+        self._latest_ns[key] = max(latest_ns, self._latest_ns.get(key, -1))
         return is_fresh
 
     def _progress(self) -> list[Progress]:
         return [
-            told._replace(process=self.owners.process(node.node, told.process))
+            progress._replace(process=self.owners.process(node.node, progress.process))
             for node in self.nodes.values()
-            for told in node.facts.progress
+            for progress in node.facts.progress
         ]
 
     def shift(self, node: NodeRun) -> Shift:
         """The shift from the clocks of this node to the clocks of the local host."""
-        known = self._shifts.get(node.node)
-        if known is None:
-            known = self._shifts[node.node] = node.shift(self.here_seconds, self.here_ns)
-        return known
+        shift = self._shifts.get(node.node)
+        if shift is None:
+            shift = self._shifts[node.node] = node.shift(self.here_seconds, self.here_ns)
+        return shift
 
     def _as_of(self, rank: RankFacts, now_ns: int, label: str, node: str) -> RankFacts:
         """The rank at ``now_ns`` under its label in the job; dates later progress ``now_ns``."""
@@ -402,16 +410,16 @@ class JobFold:
         )
 
 
-def _told_by(node: NodeRun) -> Mapping[tuple[str, str], RankFacts]:
+def _reported_ranks(node: NodeRun) -> Mapping[tuple[str, str], RankFacts]:
     """Ranks with a known state: if the agent has shut down, only ranks that had ended."""
     if not node.has_left:
         return node.ranks
     return {key: rank for key, rank in node.ranks.items() if not rank.is_living}
 
 
-def _standing(told: Iterable[Mapping[tuple[str, str], RankFacts]]) -> set[str]:
+def _standing(ranks_by_node: Iterable[Mapping[tuple[str, str], RankFacts]]) -> set[str]:
     """Roles with a rank that may be blocked."""
-    return {role for ranks in told for (role, _), rank in ranks.items() if may_stand(rank)}
+    return {role for ranks in ranks_by_node for (role, _), rank in ranks.items() if may_stand(rank)}
 
 
 def may_stand(rank: RankFacts) -> bool:
@@ -424,11 +432,11 @@ def may_stand(rank: RankFacts) -> bool:
     return any(arrival.begin_ns <= before_ns for arrival in rank.arrivals)
 
 
-def _of_newest_attempt(ranks: list[RankFacts]) -> list[RankFacts]:
+def _of_latest_attempt(ranks: list[RankFacts]) -> list[RankFacts]:
     """Living ranks and ranks of the latest attempt, sorted; without ended older ranks."""
     attempt = max((rank.attempt for rank in ranks), default=0)
-    known = [rank for rank in ranks if rank.is_living or rank.attempt == attempt]
-    return sorted(known, key=lambda rank: (len(rank.label), rank.label))
+    current = [rank for rank in ranks if rank.is_living or rank.attempt == attempt]
+    return sorted(current, key=lambda rank: (len(rank.label), rank.label))
 
 
 def _outlived(ranks: list[RankFacts]) -> list[RankFacts]:

@@ -124,10 +124,10 @@ class JobFolds:
         here_ns = time.monotonic_ns() if now_ns is None else now_ns
         with self._lock:
             return frozenset(
-                known.node
+                node_run.node
                 for job in self._jobs
-                for known in job.fold.nodes.values()
-                if known.silent_seconds(here_ns) >= SILENT_SECONDS and not known.has_left
+                for node_run in job.fold.nodes.values()
+                if node_run.silent_seconds(here_ns) >= SILENT_SECONDS and not node_run.has_left
             )
 
     def snapshot(self, now_ns: int | None = None, now_seconds: float | None = None) -> Snapshot:
@@ -211,8 +211,8 @@ class JobFolds:
         if not facts.run:
             self._take_launch(facts, clock, here_ns, here_seconds)
             return True
-        known = self._launched.get(facts.node)
-        if known is not None and known.launch.run == facts.run:
+        launched = self._launched.get(facts.node)
+        if launched is not None and launched.launch.run == facts.run:
             del self._launched[facts.node]  # the run has started
         fold = self._job_of(facts).fold
         return fold.take(facts.node, facts, clock, here_ns, here_seconds)
@@ -231,19 +231,21 @@ class JobFolds:
         """Assign launchers to a job of their name without connected nodes, or to a new job."""
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
         fresh = [
-            each for node, each in self._launched.items() if self.nodes.received_ns(node) >= old_ns
+            launched
+            for node, launched in self._launched.items()
+            if self.nodes.received_ns(node) >= old_ns
         ]
-        self._launched = {each.node: each for each in fresh}
+        self._launched = {launched.node: launched for launched in fresh}
         for job in self._jobs:
             job.fold.launched = ()
-        for run in {each.launch.run for each in fresh}:
+        for run in {launched.launch.run for launched in fresh}:
             same = [job for job in self._jobs if job.fold.name == run]
             if any(job.fold.connected for job in same):
                 continue  # its ranks already report
             if not same and len(self._jobs) >= MAX_JOBS:
                 continue
             job = same[-1] if same else self._begun(run, run)
-            job.fold.launched = tuple(each for each in fresh if each.launch.run == run)
+            job.fold.launched = tuple(launched for launched in fresh if launched.launch.run == run)
 
     def _begun(self, name: str, run: str) -> HubJob:
         job = HubJob(JobFold(name, run, self._critical, self._faults))
@@ -253,16 +255,16 @@ class JobFolds:
 
     def _job_of(self, facts: RunFacts) -> HubJob:
         """The job of this node, or, if its rendezvous changed, the job with the same rendezvous."""
-        key, told = (facts.node, facts.run), facts.seats
+        key, seats = (facts.node, facts.run), facts.seats
         mine = self._assigned.get(key)
-        if mine in self._jobs and not is_other_job(told, _seats(mine, facts.node)):
+        if mine in self._jobs and not is_other_job(seats, _seats(mine, facts.node)):
             return mine
         same = [job for job in self._jobs if job.fold.name == facts.run and job is not mine]
-        job = next((job for job in same if not is_other_job(told, _seats(job))), None)
+        job = next((job for job in same if not is_other_job(seats, _seats(job))), None)
         if job is None and len(self._jobs) >= MAX_JOBS:
             raise ValueError(f"more than {MAX_JOBS} jobs report to this hub: start another one")
         if job is None:
-            apart = f"{facts.run} ({rendezvous_of(told) or facts.node})"
+            apart = f"{facts.run} ({rendezvous_of(seats) or facts.node})"
             is_free = mine is None and all(job.fold.run != facts.run for job in same)
             is_plain = is_free and facts.called != apart  # the previous hub used the longer name
             job = self._begun(facts.run, facts.run if is_plain else apart)
@@ -271,7 +273,7 @@ class JobFolds:
 
     def _look(self, here_ns: int, here_seconds: float) -> Snapshot:
         rows = []
-        self._let_go(here_ns)
+        self._remove_silent(here_ns)
         for job in self._jobs:
             job.fold.at(here_ns, here_seconds)
         self._place_launched(here_ns)
@@ -283,19 +285,19 @@ class JobFolds:
         rows.sort(key=lambda row: row.begin_seconds)
         return Snapshot(here_seconds, self._agent_row(rows, here_seconds), tuple(rows))
 
-    def _let_go(self, here_ns: int) -> None:
+    def _remove_silent(self, here_ns: int) -> None:
         """Remove nodes that still report, but not this run, and jobs without recent reports."""
         old_ns = here_ns - int(SILENT_SECONDS * 1e9)
         for job in self._jobs:
-            for node, known in list(job.fold.nodes.items()):
-                if known.received_ns < old_ns <= self.nodes.received_ns(node):
-                    job.fold.let_go(node)
+            for node, node_run in list(job.fold.nodes.items()):
+                if node_run.received_ns < old_ns <= self.nodes.received_ns(node):
+                    job.fold.remove_node(node)
         forgotten_ns = here_ns - int(_FORGET_SECONDS * 1e9)
         self._jobs = [
             job
             for job in self._jobs
             if job.fold.launched
-            or any(known.received_ns >= forgotten_ns for known in job.fold.nodes.values())
+            or any(node_run.received_ns >= forgotten_ns for node_run in job.fold.nodes.values())
         ]
         self.nodes.remove_older(idle_ns=old_ns, received_ns=forgotten_ns)
         jobs = set(map(id, self._jobs))
@@ -326,5 +328,5 @@ class JobFolds:
 
 def _seats(job: HubJob, node: str = "") -> list[Seat]:
     """Processes of the job on one node; on all nodes if ``node`` is empty."""
-    nodes = [known for name, known in job.fold.nodes.items() if node in {"", name}]
-    return [seat for known in nodes for seat in known.seats]
+    nodes = [node_run for name, node_run in job.fold.nodes.items() if node in {"", name}]
+    return [seat for node_run in nodes for seat in node_run.seats]

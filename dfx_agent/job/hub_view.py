@@ -37,9 +37,11 @@ class HubView:
 
     def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
         """Verdicts with the missing ranks, the reason why some are not judged, and lost nodes."""
-        told = [_with_reason(verdict, self._unsure.get(verdict.role, "")) for verdict in verdicts]
-        told = [self._meeting(verdict) for verdict in told]
-        return with_lost_nodes(told, list(self._lost()))
+        explained = [
+            _with_reason(verdict, self._unsure.get(verdict.role, "")) for verdict in verdicts
+        ]
+        explained = [self._rendezvous_first(verdict) for verdict in explained]
+        return with_lost_nodes(explained, list(self._lost()))
 
     def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
         """Verdicts with the nodes of the blamed ranks, and one on what torchrun waits for."""
@@ -48,7 +50,7 @@ class HubView:
         named = (self._named(verdict) for verdict in (*verdicts, *filter(None, (launch,))))
         return self._where_it_fails(named)
 
-    def _meeting(self, verdict: Verdict) -> Verdict:
+    def _rendezvous_first(self, verdict: Verdict) -> Verdict:
         """The rendezvous verdict if ranks still wait for missing ranks, else ``verdict``."""
         role = verdict.role
         if verdict.kind != "hang" or verdict.state == "found" or not self._ranks.get(role):
@@ -69,19 +71,21 @@ class HubView:
     def _reasons(self) -> dict[str, str]:
         """Role -> why some of its ranks cannot be judged. A disconnected node counts as joined."""
         fold, found = self._fold, {}
-        everybody = [s for _, s in fold.seats(of_connected=False) if s.role != LOG_ROLE]
-        roles = {seat.role for seat in everybody}
+        seats = [s for _, s in fold.seats(of_connected=False) if s.role != LOG_ROLE]
+        roles = {seat.role for seat in seats}
         for role in roles:
             silent = [
-                str(each) for each in self._presences if role in silent_roles(fold, each.node)
+                str(presence)
+                for presence in self._presences
+                if role in silent_roles(fold, presence.node)
             ]
             claimed = (
                 f"{labels_text([label])} is claimed by "
-                f"{' and '.join(sorted({fold.owners.owner(of, label), *heard}))}"
-                for (of, label), nodes in fold.owners.clashes.items()
-                if of == role and (heard := set(filter(fold.is_connected, nodes)))
+                f"{' and '.join(sorted({fold.owners.owner(claimed_role, label), *claimants}))}"
+                for (claimed_role, label), nodes in fold.owners.clashes.items()
+                if claimed_role == role and (claimants := set(filter(fold.is_connected, nodes)))
             )
-            texts = [*claimed, *silent, missing_text(everybody, role, fold.idle_nodes)]
+            texts = [*claimed, *silent, missing_text(seats, role, fold.idle_nodes)]
             if any(texts):
                 found[role] = joined(texts)
         return found

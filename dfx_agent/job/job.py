@@ -46,7 +46,7 @@ class Job:
         ``doubts``: reasons why the job must not be shown as clear.
         """
         fold, judge, run = self.fold, self.judge, self.fold.run
-        signals, steps = judge.health.state, self.rows.newest_steps(NUM_STEPS)
+        signals, steps = judge.health.state, self.rows.latest_steps(NUM_STEPS)
         judged = Judged(
             row.verdicts, self.alerts, signals, _step_times(row, steps), row.ranks, bool(steps)
         )
@@ -59,7 +59,7 @@ class Job:
             ledger=judge.ledger.state(),
             faults=faults,
             judged_seconds=judge.faults.judged_seconds(run),
-            step_origin=step_origin_text(_everybody(fold)),
+            step_origin=step_origin_text(_all_seats(fold)),
             sustained_tokens_ratio=sustained_ratios(steps),
             latest_tokens_ratio=latest_ratios(steps),
             token_imbalance=token_imbalances(steps),
@@ -82,7 +82,7 @@ class Job:
         return None
 
 
-def _everybody(fold: JobFold) -> list[Seat]:
+def _all_seats(fold: JobFold) -> list[Seat]:
     return [seat for _, seat in fold.seats(of_connected=False)]
 
 

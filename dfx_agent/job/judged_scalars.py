@@ -27,16 +27,16 @@ def is_judged(framework: str, scalar: ScalarRecord) -> bool:
     return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None
 
 
-def sent_scalars(told: ToldScalars) -> ToldScalars | None:
+def sent_scalars(reported: ToldScalars) -> ToldScalars | None:
     """Judged values, and values of rank 0 that are only drawn; None if there are none."""
-    is_first = told.process.label in _FIRST
+    is_first = reported.process.label in _FIRST
     sent = tuple(
         scalar
-        for scalar in told.scalars
-        if is_judged(told.framework, scalar)
-        or (is_first and _metric_of(told.framework, scalar.key) in _DRAWN)
+        for scalar in reported.scalars
+        if is_judged(reported.framework, scalar)
+        or (is_first and _metric_of(reported.framework, scalar.key) in _DRAWN)
     )
-    return replace(told, scalars=sent) if sent else None
+    return replace(reported, scalars=sent) if sent else None
 
 
 @lru_cache(maxsize=4096)

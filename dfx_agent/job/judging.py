@@ -73,7 +73,7 @@ class JobJudge:
 
     def close(
         self,
-        told_steps: Mapping[ProcessId, int | None],
+        reported_steps: Mapping[ProcessId, int | None],
         updates: Iterable[UpdateCounts],
         progress: Iterable[Progress],
         *,
@@ -81,12 +81,12 @@ class JobJudge:
     ) -> None:
         """After each reading: judge the signals and batches that are complete.
 
-        ``told_steps``: living processes and the step that each said it is in. ``is_whole``: every
-        rank of the job is seen.
+        ``reported_steps``: step that each living process reports. ``is_whole``: every rank of the
+        job is visible.
         """
         with self.faults.guard("judgement", self.run, SIGNALS):
             counts = list(updates)
-            self.health.close(told_steps)
+            self.health.close(reported_steps)
             self.skipped_updates.observe(counts)
             self._is_scaled |= any(count.num_left_out for count in counts)
             self._training_roles |= {count.process.role for count in counts if count.num_made > 0}

@@ -40,5 +40,5 @@ class OwnNode(NodeRun):
     def shift(self, *_: object) -> Shift:
         return OWN_CLOCKS
 
-    def here(self, place: tuple[str, str], *_: object) -> RankFacts:
+    def rank_on_local_clocks(self, place: tuple[str, str], *_: object) -> RankFacts:
         return self.ranks[place]

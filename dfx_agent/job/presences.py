@@ -48,19 +48,19 @@ def _presence(
 
 def silent_roles(fold: JobFold, node: str) -> set[str]:
     """Roles of the living processes of a node that does not report."""
-    known = fold.nodes[node]
+    node_run = fold.nodes[node]
     if fold.is_connected(node):
         return set()
-    own = set(_own_labels(fold, known))
-    return {seat.role for seat in known.seats if seat.label in own}
+    own = set(_own_labels(fold, node_run))
+    return {seat.role for seat in node_run.seats if seat.label in own}
 
 
 def lost_labels(fold: JobFold, node: str) -> dict[str, tuple[str, ...]]:
     """Role -> ranks that were alive in the last report of this node, as the job calls them."""
-    known = fold.nodes[node]
-    own = set(_own_labels(fold, known))
+    node_run = fold.nodes[node]
+    own = set(_own_labels(fold, node_run))
     labels_by_role: dict[str, list[str]] = {}
-    for seat in known.seats:
+    for seat in node_run.seats:
         if seat.role != LOG_ROLE and seat.label in own:
             labels_by_role.setdefault(seat.role, []).append(seat.label)
     return {

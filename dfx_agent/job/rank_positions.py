@@ -14,20 +14,20 @@ class RankPositions:
     """Layout positions of the ranks of one role."""
 
     def __init__(self) -> None:
-        self._told: list[object] = []
+        self._inputs: list[object] = []
         self._labels: list[str] = []
         self._places: Positions = {}
 
-    def of(
-        self, told: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
+    def by_rank(
+        self, inputs: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
     ) -> Positions:
-        """Positions of ``labels``. ``told``: inputs of ``layout``, compared by identity."""
-        if not self._is_of(told) or self._labels != list(labels):
-            self._told, self._labels = list(told), list(labels)
+        """Positions of ``labels``. ``inputs``: inputs of ``layout``, compared by identity."""
+        if not self._is_of(inputs) or self._labels != list(labels):
+            self._inputs, self._labels = list(inputs), list(labels)
             self._places = coordinates_of(layout(), labels)
         return self._places
 
-    def _is_of(self, told: Sequence[object]) -> bool:
-        if len(told) != len(self._told):
+    def _is_of(self, inputs: Sequence[object]) -> bool:
+        if len(inputs) != len(self._inputs):
             return False
-        return all(new is known for new, known in zip(told, self._told, strict=True))
+        return all(new is old for new, old in zip(inputs, self._inputs, strict=True))

@@ -76,8 +76,8 @@ def launch_verdict(
     """A verdict on the nodes that torchrun waits for; None in the first 45 s."""
     if not launched:
         return None
-    newest = max(launched, key=lambda each: each.since_ns)
-    seconds = (now_ns - newest.since_ns) / 1e9
+    latest = max(launched, key=lambda launcher: launcher.since_ns)
+    seconds = (now_ns - latest.since_ns) / 1e9
     if seconds < SAID_SECONDS:
         return None
     summary, is_waiting = _launch_text(launched, idle_nodes, seconds_text(seconds))
@@ -88,7 +88,7 @@ def launch_verdict(
         role="",
         summary=summary,
         cause=CAUSE if is_found else "",
-        since_seconds=newest.since_seconds,
+        since_seconds=latest.since_seconds,
         evidence=tuple(map(_line, launched)),
     )
 
@@ -97,12 +97,12 @@ def _launch_text(
     launched: Sequence[Launched], idle_nodes: Collection[str], duration: str
 ) -> tuple[str, bool]:
     """(Text on what torchrun waits for, whether torchrun waits for other nodes)."""
-    num_nodes = max(each.launch.num_nodes for each in launched)
+    num_nodes = max(launcher.launch.num_nodes for launcher in launched)
     if len(launched) >= num_nodes:
-        nodes = ", ".join(sorted(each.node for each in launched))
+        nodes = ", ".join(sorted(launcher.node for launcher in launched))
         return sentences.NO_RANKS_YET(nodes=nodes, duration=duration), False
-    idle = ", ".join(sorted(set(idle_nodes) - {each.node for each in launched}))
-    ranks = {each.launch.node_rank for each in launched}
+    idle = ", ".join(sorted(set(idle_nodes) - {launcher.node for launcher in launched}))
+    ranks = {launcher.launch.node_rank for launcher in launched}
     missing = idle or ("" if -1 in ranks else absent_text("node rank", ranks, num_nodes))
     text = sentences.TORCHRUN_WAITS(
         duration=duration,
@@ -113,7 +113,7 @@ def _launch_text(
     return text, True
 
 
-def _line(each: Launched) -> str:
-    at = f" meets at {each.launch.meets_at}" if each.launch.meets_at else ""
-    rank = f" (node rank {each.launch.node_rank})" if each.launch.node_rank >= 0 else ""
-    return f"torchrun on {each.node}{rank}{at}"
+def _line(launcher: Launched) -> str:
+    at = f" meets at {launcher.launch.meets_at}" if launcher.launch.meets_at else ""
+    rank = f" (node rank {launcher.launch.node_rank})" if launcher.launch.node_rank >= 0 else ""
+    return f"torchrun on {launcher.node}{rank}{at}"

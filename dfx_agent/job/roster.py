@@ -68,12 +68,12 @@ def missing_text(seats: Sequence[Seat], role: str, idle_nodes: Iterable[str]) ->
     world_size = max((seat.world_size for seat in of_role), default=-1)
     # several roles may share one world: count each rank number once
     of_world = [seat for seat in seats if seat.world_size == world_size]
-    known = {seat.rank for seat in of_world if seat.rank >= 0}
-    num_here = len(known) + sum(seat.rank < 0 for seat in of_role)
+    numbers = {seat.rank for seat in of_world if seat.rank >= 0}
+    num_here = len(numbers) + sum(seat.rank < 0 for seat in of_role)
     if num_here >= world_size:
         return ""
     nodes = ", ".join(sorted(idle_nodes))
-    absent = absent_text("rank", known, world_size)
+    absent = absent_text("rank", numbers, world_size)
     missing = f"none of {nodes}" if nodes else f"{absent} never joined"
     return sentences.RANKS_MISSING(num_here=num_here, num_ranks=world_size, missing=missing)
 
@@ -87,10 +87,10 @@ def has_progressed(
     higher, a collective in between is complete, and it needed all ranks. None without a common
     group.
     """
-    known = [numbers for numbers in reached if numbers.keys() & elsewhere.keys()]
-    if not known:
+    comparable = [numbers for numbers in reached if numbers.keys() & elsewhere.keys()]
+    if not comparable:
         return None
     return all(
         any(elsewhere.get(group, -1) >= number + 2 for group, number in numbers.items())
-        for numbers in known
+        for numbers in comparable
     )

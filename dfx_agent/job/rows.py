@@ -47,7 +47,7 @@ class JobRows:
         fold = self._fold
         seats = list(fold.seats(of_connected=False))
         begins = [seat.created_ns / 1e9 + fold.shift(node).seconds for node, seat in seats]
-        begins += [each.since_seconds for each in fold.launched]
+        begins += [launcher.since_seconds for launcher in fold.launched]
         begins += filter(None, (_first_begin(fold, node) for node in fold.nodes.values()))
         attempts = [seat.attempt for _, seat in seats]
         attempts += [node.facts.attempt for node in fold.nodes.values()]
@@ -57,55 +57,55 @@ class JobRows:
             attempt=max(attempts, default=0),
             begin_seconds=min(begins, default=0.0),
             ranks=ranks,
-            steps=self.newest_steps(_NUM_STEPS),
+            steps=self.latest_steps(_NUM_STEPS),
             scalars=fold.time_series.rows(fold.framework),
             num_stale_scalars=fold.time_series.num_stale,
             verdicts=verdicts,
             dropped_ranks=_dropped(fold.nodes.values()),
         )
 
-    def newest_steps(self, num_steps: int) -> tuple[StepRow, ...]:
+    def latest_steps(self, num_steps: int) -> tuple[StepRow, ...]:
         """The latest shown steps of every role, oldest first."""
         return latest_rows(self._fold.steps.values(), num_steps)
 
     def ranks(self) -> tuple[RankRow, ...]:
         """One row per process, sorted by role and rank."""
-        steps = self.newest_steps(_NUM_STEPS)
-        newest = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
-        return tuple(sorted(self._rows(newest), key=_order))
+        steps = self.latest_steps(_NUM_STEPS)
+        splits = {(row.role, cell.rank): cell.split for row in steps for cell in row.cells}
+        return tuple(sorted(self._rows(splits), key=_order))
 
-    def _rows(self, newest: Mapping[tuple[str, str], TimeSplit]) -> Iterator[RankRow]:
+    def _rows(self, splits: Mapping[tuple[str, str], TimeSplit]) -> Iterator[RankRow]:
         fold = self._fold
         memory = {
-            node.node: self._memory.setdefault(node.node, MemoryRows()).of(node.memory)
+            node.node: self._memory.setdefault(node.node, MemoryRows()).update(node.memory)
             for node in fold.nodes.values()
         }
         places = self.places()
         for node, seat in fold.seats(of_connected=False):
             own = fold.owners.own_label(node.node, seat.label)
-            told = _Told(
+            current = _CurrentFacts(
                 node.ranks.get((seat.role, own)),
-                newest.get((seat.role, seat.label)),
+                splits.get((seat.role, seat.label)),
                 memory[node.node].get(seat.id._replace(label=own)),
                 places.get(seat.role, {}).get(seat.label, {}),
             )
-            yield _rank_row(fold, node, seat, told)
+            yield _rank_row(fold, node, seat, current)
 
     def places(self) -> dict[str, Positions]:
         """Role -> layout positions of its ranks; only of ranks on connected nodes."""
         fold, labels = self._fold, dict[str, list[str]]()
         for _, seat in fold.seats():
             labels.setdefault(seat.role, []).append(seat.label)
-        heard = fold.connected
+        nodes = fold.connected
         found: dict[str, Positions] = {}
         for role, names in labels.items():
-            told = [node.layouts.get(role, NOT_TOLD) for node in heard]
-            known = self._places.setdefault(role, RankPositions())
-            found[role] = known.of(told, names, partial(fold.layout, role))
+            layouts = [node.layouts.get(role, NOT_TOLD) for node in nodes]
+            positions = self._places.setdefault(role, RankPositions())
+            found[role] = positions.by_rank(layouts, names, partial(fold.layout, role))
         return found
 
 
-class _Told(NamedTuple):
+class _CurrentFacts(NamedTuple):
     """Facts of one rank: current facts, split of its last step, memory, layout position."""
 
     now: RankFacts | None
@@ -114,34 +114,34 @@ class _Told(NamedTuple):
     place: Mapping[str, int]
 
 
-def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
+def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, current: _CurrentFacts) -> RankRow:
     """The row of one rank. On a disconnected node: the last report, with state `unknown`."""
-    known, memory = told.now, told.memory
+    now, memory = current.now, current.memory
     apart_seconds = fold.shift(node).seconds
     is_unknown = seat.is_living and not fold.is_connected(node.node)
     return RankRow(
         role=seat.role,
         rank=seat.label,
-        local_rank=_known(seat.local_rank),
-        world_size=_known(seat.world_size),
+        local_rank=_none_if_negative(seat.local_rank),
+        world_size=_none_if_negative(seat.world_size),
         node=node.node,
         pid=seat.pid,
         attempt=seat.attempt,
         state="unknown" if is_unknown else seat.state,
         begin_seconds=seat.created_ns / 1e9 + apart_seconds,
-        last_event_seconds=_last_event(known, apart_seconds),
-        step=known.step if known else None,
-        step_begin_seconds=_step_begin(known, apart_seconds),
-        inflight=tuple(_open_spans(known, apart_seconds)) if known and not is_unknown else (),
-        totals=(known and known.totals) or TimeSplit(),
+        last_event_seconds=_last_event(now, apart_seconds),
+        step=now.step if now else None,
+        step_begin_seconds=_step_begin(now, apart_seconds),
+        inflight=tuple(_open_spans(now, apart_seconds)) if now and not is_unknown else (),
+        totals=(now and now.totals) or TimeSplit(),
         current=TimeSplit(),
-        last=told.last,
+        last=current.last,
         tokens_total={},
-        queue_depth=known.queue_depth if known else {},
+        queue_depth=now.queue_depth if now else {},
         policy_version=None,
         scalars=(),
         stamps=(),
-        num_records=known.num_records if known else 0,
+        num_records=now.num_records if now else 0,
         num_lost_records=seat.num_lost_records,
         num_late_records=0,
         num_guest_drops=0,
@@ -149,7 +149,7 @@ def _rank_row(fold: JobFold, node: NodeRun, seat: Seat, told: _Told) -> RankRow:
         devices=memory.devices if memory else (),
         ledger=fold.judge.ledger.rows(seat.role, seat.label),
         source="passive" if seat.role == LOG_ROLE else "guest",
-        place=told.place,
+        place=current.place,
     )
 
 
@@ -192,12 +192,12 @@ def _dropped(nodes: Iterable[NodeRun]) -> tuple[DroppedRanks, ...]:
     """Counts of processes that ended long ago, one row per role."""
     found: dict[str, DroppedRanks] = {}
     for row in (row for node in nodes for row in node.facts.dropped):
-        known = found.get(row.role, DroppedRanks(row.role, 0, 0, 0))
+        total = found.get(row.role, DroppedRanks(row.role, 0, 0, 0))
         found[row.role] = DroppedRanks(
             row.role,
-            known.num_ranks + row.num_ranks,
-            known.num_records + row.num_records,
-            known.num_lost_records + row.num_lost_records,
+            total.num_ranks + row.num_ranks,
+            total.num_records + row.num_records,
+            total.num_lost_records + row.num_lost_records,
         )
     return tuple(found.values())
 
@@ -206,7 +206,7 @@ def _order(row: RankRow) -> tuple[str, tuple[int, str]]:
     return row.role, rank_order(row.rank)
 
 
-def _known(value: int) -> int | None:
+def _none_if_negative(value: int) -> int | None:
     return None if value < 0 else value
 
 
@@ -225,14 +225,16 @@ class MemoryRows:
     def __init__(self) -> None:
         self._rows: dict[ProcessId, MemoryRow] = {}
 
-    def of(self, told: Mapping[ProcessId, MemoryFacts]) -> Mapping[ProcessId, MemoryRow]:
+    def update(
+        self, facts_by_process: Mapping[ProcessId, MemoryFacts]
+    ) -> Mapping[ProcessId, MemoryRow]:
         """Memory rows by process, under the name that the node uses."""
         before = self._rows
         self._rows = {
-            process: known
-            if (known := before.get(process)) is not None and known.facts is facts
+            process: row
+            if (row := before.get(process)) is not None and row.facts is facts
             else _memory_row(facts)
-            for process, facts in told.items()
+            for process, facts in facts_by_process.items()
         }
         return self._rows
 
@@ -242,8 +244,8 @@ def _memory_row(facts: MemoryFacts) -> MemoryRow:
     if facts.samples:
         host = HostMemory(facts.samples[-1][1], _slope(facts.samples), facts.heap)
     devices = (
-        DeviceMemory(each.device, None, each.reserved_bytes, each.limit_bytes)
-        for each in facts.devices
+        DeviceMemory(device.device, None, device.reserved_bytes, device.limit_bytes)
+        for device in facts.devices
     )
     return MemoryRow(facts, host, tuple(devices))
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dfx_agent.facts.seat import Seat
 
 
-def is_other_job(reported: Iterable[Seat], known: Iterable[Seat]) -> bool:
-    """Whether ranks of one role and attempt use other rendezvous addresses than ``known``."""
-    known_addresses = _addresses(known)
+def is_other_job(reported: Iterable[Seat], members: Iterable[Seat]) -> bool:
+    """Whether ranks of one role and attempt use other rendezvous addresses than ``members``."""
+    member_addresses = _addresses(members)
     return any(
-        addresses.isdisjoint(known_addresses[key])
+        addresses.isdisjoint(member_addresses[key])
         for key, addresses in _addresses(reported).items()
-        if key in known_addresses
+        if key in member_addresses
     )
 
 

@@ -10,7 +10,7 @@ from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
 # steps whose tokens count: the latest 2 against the 32 before
-_NUM_STEPS, _NUM_NEWEST, _FEWEST_STEPS = 34, 2, 10
+_NUM_STEPS, _NUM_LATEST, _FEWEST_STEPS = 34, 2, 10
 _NUM_BALANCED = 8
 
 
@@ -33,7 +33,7 @@ def step_row(
 def with_late(row: StepRow, ranks: Mapping[str, RankStep], end_seconds: float) -> StepRow:
     """The row with the cells of late ranks. ``end_seconds``: end of the last late rank."""
     labels = {cell.rank for cell in row.cells}
-    late = [_cell(label, of) for label, of in ranks.items() if label not in labels]
+    late = [_cell(label, rank_step) for label, rank_step in ranks.items() if label not in labels]
     if not late:
         return row
     cells = tuple(sorted((*row.cells, *late), key=lambda cell: rank_order(cell.rank)))
@@ -55,22 +55,22 @@ def rank_order(label: str) -> tuple[int, str]:
     return (int(head), label) if head.isdecimal() else (1 << 31, label)
 
 
-def split_of(of: RankStep) -> TimeSplit:
+def split_of(rank_step: RankStep) -> TimeSplit:
     """How a rank spent its time in a step. For a rank on another node only sums are known.
 
     Such a rank's wait for peers is all its time in collectives, including transfer.
     """
-    if of.split is not None:
-        return of.split
-    stages = {name: s for (kind, name), s in of.parts.items() if kind == "stage"}
-    waits = {name: {"": s} for (kind, name), s in of.parts.items() if kind == "wait"}
-    blocked = of.waited_seconds + of.parts.get(TRANSFER, 0.0)
+    if rank_step.split is not None:
+        return rank_step.split
+    stages = {name: s for (kind, name), s in rank_step.parts.items() if kind == "stage"}
+    waits = {name: {"": s} for (kind, name), s in rank_step.parts.items() if kind == "wait"}
+    blocked = rank_step.waited_seconds + rank_step.parts.get(TRANSFER, 0.0)
     if blocked:
         waits["collective"] = {"": blocked}
-    idle = of.parts.get(IDLE, 0.0)
+    idle = rank_step.parts.get(IDLE, 0.0)
     waited = sum(seconds for places in waits.values() for seconds in places.values())
-    active = max(0.0, of.wall_seconds - waited - idle)
-    return TimeSplit(of.wall_seconds, active, idle, stages, waits)
+    active = max(0.0, rank_step.wall_seconds - waited - idle)
+    return TimeSplit(rank_step.wall_seconds, active, idle, stages, waits)
 
 
 def _bubble(cells: Sequence[StepCell], span: tuple[float, float]) -> float | None:
@@ -81,11 +81,11 @@ def _bubble(cells: Sequence[StepCell], span: tuple[float, float]) -> float | Non
     return max(0.0, 1 - active / (len(cells) * seconds)) if seconds > 0 else None
 
 
-def _cell(label: str, of: RankStep) -> StepCell:
-    tokens = of.tokens
+def _cell(label: str, rank_step: RankStep) -> StepCell:
+    tokens = rank_step.tokens
     if tokens is None:
-        tokens = {} if of.num_tokens is None else {"all": of.num_tokens}
-    return StepCell(label, split_of(of), tokens, of.num_samples)
+        tokens = {} if rank_step.num_tokens is None else {"all": rank_step.num_tokens}
+    return StepCell(label, split_of(rank_step), tokens, rank_step.num_samples)
 
 
 def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
@@ -102,7 +102,7 @@ def latest_ratios(rows: Iterable[StepRow]) -> dict[str, float]:
     """Role -> tokens of the latest step / median of the 32 steps before the latest two."""
     tokens = {role: _tokens(of_role[-_NUM_STEPS:]) for role, of_role in _by_role(rows).items()}
     return {
-        role: counts[-1] / median(counts[:-_NUM_NEWEST])
+        role: counts[-1] / median(counts[:-_NUM_LATEST])
         for role, counts in tokens.items()
         if len(counts) >= _FEWEST_STEPS
     }
@@ -137,4 +137,4 @@ def _tokens(rows: Iterable[StepRow]) -> list[float]:
 
 
 def _ratio(counts: Sequence[float]) -> float:
-    return min(counts[-_NUM_NEWEST:]) / median(counts[:-_NUM_NEWEST])
+    return min(counts[-_NUM_LATEST:]) / median(counts[:-_NUM_LATEST])

@@ -60,33 +60,33 @@ class JobSteps:
         self._rows: dict[int, StepRow] = {}
         self._short = ShortSteps()
         self._open: dict[int, _Open] = {}
-        self._newest: dict[str, tuple[int, float]] = {}  # node -> (latest step, start time)
+        self._latest: dict[str, tuple[int, float]] = {}  # node -> (latest step, start time)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Drop all steps that are not shown: a rank was restarted, so every rank starts again."""
         self._open.clear()
         self.steps.clear()
         self._short.clear()
-        self._newest.clear()
+        self._latest.clear()
 
-    def add(self, node: str, told: Step, shift: Shift, label: Callable[[str], str]) -> None:
+    def add(self, node: str, reported: Step, shift: Shift, label: Callable[[str], str]) -> None:
         """Add a step of a node; ignore a repeated report. ``label`` maps local to job labels."""
-        number, before = told.step, self._newest.get(node)
+        number, before = reported.step, self._latest.get(node)
         is_next = before is None or number > before[0]
-        is_new = is_next or (before is not None and told.begin_seconds > before[1])
-        step = shift.step(told)
-        ranks = {label(rank): of for rank, of in step.ranks.items()}
-        known = self._open.get(number)
-        if is_next or (is_new and known is None):
-            self._newest[node] = number, told.begin_seconds
-        if known is None:
+        is_new = is_next or (before is not None and reported.begin_seconds > before[1])
+        step = shift.step(reported)
+        ranks = {label(rank): rank_step for rank, rank_step in step.ranks.items()}
+        open_step = self._open.get(number)
+        if is_next or (is_new and open_step is None):
+            self._latest[node] = number, reported.begin_seconds
+        if open_step is None:
             if not is_new:
                 if number in self._rows:  # for example from a rank that died in this step
                     row = with_late(self._rows[number], ranks, step.end_seconds)
                     self._rows[number] = row
                 return
-            known = self._open[number] = _Open(step.begin_seconds, step.end_seconds)
-        known.add(node, step, ranks)
+            open_step = self._open[number] = _Open(step.begin_seconds, step.end_seconds)
+        open_step.add(node, step, ranks)
 
     def close(self, living: Mapping[str, int | None], ended: Mapping[str, int | None]) -> None:
         """Close the complete steps. Both arguments: label -> the step that this rank is in.
@@ -95,22 +95,24 @@ class JobSteps:
         """
         if not self._open:
             return
-        newest = max((step for step in living.values() if step is not None), default=-1)
-        for number, known in sorted(self._open.items()):
-            is_complete = all(label in known.ranks for label in living or ended)
+        latest = max((step for step in living.values() if step is not None), default=-1)
+        for number, open_step in sorted(self._open.items()):
+            is_complete = all(label in open_step.ranks for label in living or ended)
             if is_complete and (living or ended):
                 self._take(number, self._open.pop(number))
-            is_superseded = newest >= number + SUPERSEDED_BY
-            if is_complete or is_superseded or known.is_left(number, living):
-                self._show(number, known, {**living, **ended})
+            is_superseded = latest >= number + SUPERSEDED_BY
+            if is_complete or is_superseded or open_step.is_left(number, living):
+                self._show(number, open_step, {**living, **ended})
         for number in sorted(self._open)[:-MAX_OPEN_STEPS]:
             del self._open[number]
 
     def remove(self, label: str) -> None:
         """Drop a rank whose process ended long ago from all steps."""
-        for known in self._open.values():
-            known.ranks.pop(label, None)
-        self._open = {number: known for number, known in self._open.items() if known.ranks}
+        for open_step in self._open.values():
+            open_step.ranks.pop(label, None)
+        self._open = {
+            number: open_step for number, open_step in self._open.items() if open_step.ranks
+        }
         rows = {number: without(row, label) for number, row in self._rows.items()}
         self._rows = {number: row for number, row in rows.items() if row is not None}
 
@@ -122,26 +124,28 @@ class JobSteps:
         """(begin, end) in Unix seconds of the latest shown steps, to estimate the step time."""
         return [(row.begin_seconds, row.end_seconds) for row in self.rows(_PACE_ROWS)]
 
-    def _take(self, number: int, known: _Open) -> None:
-        step = _closed(number, known)
-        if any(("stage", "checkpoint") in of.parts for of in step.ranks.values()):
+    def _take(self, number: int, open_step: _Open) -> None:
+        step = _closed(number, open_step)
+        if any(("stage", "checkpoint") in rank_step.parts for rank_step in step.ranks.values()):
             self.checkpoints.append(number)
-        known.ranks = dict(step.ranks)
-        taken = self._short.take(step)
-        self.steps += [taken] if taken is not None else []
+        open_step.ranks = dict(step.ranks)
+        merged = self._short.take(step)
+        self.steps += [merged] if merged is not None else []
 
-    def _show(self, number: int, known: _Open, reached: Mapping[str, int | None]) -> None:
-        if known.num_shown == len(known.ranks):
+    def _show(self, number: int, open_step: _Open, reached: Mapping[str, int | None]) -> None:
+        if open_step.num_shown == len(open_step.ranks):
             return
-        known.num_shown = len(known.ranks)
+        open_step.num_shown = len(open_step.ranks)
         missing = [
-            label for label, step in reached.items() if step == number and label not in known.ranks
+            label
+            for label, step in reached.items()
+            if step == number and label not in open_step.ranks
         ]
-        span = known.begin_seconds, known.end_seconds
+        span = open_step.begin_seconds, open_step.end_seconds
         self._rows.pop(number, None)
-        self._rows[number] = step_row(self._role, number, span, known.ranks, missing)
-        num_kept = max(_FEWEST_ROWS, min(_MOST_ROWS, _KEEP_CELLS // len(known.ranks)))
-        for old in list(self._rows)[:-num_kept]:
+        self._rows[number] = step_row(self._role, number, span, open_step.ranks, missing)
+        num_rows = max(_FEWEST_ROWS, min(_MOST_ROWS, _KEEP_CELLS // len(open_step.ranks)))
+        for old in list(self._rows)[:-num_rows]:
             del self._rows[old]
 
 
@@ -151,37 +155,38 @@ def latest_rows(roles: Iterable[JobSteps], num_steps: int) -> tuple[StepRow, ...
     return tuple(sorted(rows, key=lambda row: row.begin_seconds))
 
 
-def _closed(number: int, known: _Open) -> Step:
-    ranks = dict(sorted(known.ranks.items(), key=lambda item: (len(item[0]), item[0])))
-    if len(known.num_lost) > 1:
+def _closed(number: int, open_step: _Open) -> Step:
+    ranks = dict(sorted(open_step.ranks.items(), key=lambda item: (len(item[0]), item[0])))
+    if len(open_step.num_lost) > 1:
         ranks = by_duration(ranks)
     return Step(
-        number, known.begin_seconds, sum(known.num_lost.values()), ranks,
-        last_end_seconds=known.end_seconds,
+        number, open_step.begin_seconds, sum(open_step.num_lost.values()), ranks,
+        last_end_seconds=open_step.end_seconds,
     )  # fmt: skip
 
 
 def by_duration(ranks: Mapping[str, RankStep]) -> dict[str, RankStep]:
     """The same ranks of a step, with their time in collectives split into waiting and transfer."""
     shortest = _shortest(ranks)
-    return {label: _split(of, shortest) for label, of in ranks.items()}
+    return {label: _split(rank_step, shortest) for label, rank_step in ranks.items()}
 
 
 def _shortest(ranks: Mapping[str, RankStep]) -> dict[str, float]:
     """Group -> shortest time of a rank in it; without groups whose ranks cannot be matched."""
     members: dict[str, list[RankStep]] = {}
-    for of in ranks.values():
-        for group in of.groups:
-            members.setdefault(group, []).append(of)
+    for rank_step in ranks.values():
+        for group in rank_step.groups:
+            members.setdefault(group, []).append(rank_step)
     return {
-        group: min(of.groups[group].blocked_seconds for of in known)
-        for group, known in members.items()
-        if len(known) > 1 and len({of.groups[group][:2] for of in known}) == 1
+        group: min(rank_step.groups[group].blocked_seconds for rank_step in rank_steps)
+        for group, rank_steps in members.items()
+        if len(rank_steps) > 1
+        and len({rank_step.groups[group][:2] for rank_step in rank_steps}) == 1
     }
 
 
-def _split(of: RankStep, shortest: Mapping[str, float]) -> RankStep:
-    blocked = of.waited_seconds + of.parts.get(TRANSFER, 0.0)
-    transfer = min(blocked, sum(shortest.get(group, 0.0) for group in of.groups))
-    parts = {**of.parts, TRANSFER: transfer}
-    return replace(of, waited_seconds=round(blocked - transfer, 9), parts=parts)
+def _split(rank_step: RankStep, shortest: Mapping[str, float]) -> RankStep:
+    blocked = rank_step.waited_seconds + rank_step.parts.get(TRANSFER, 0.0)
+    transfer = min(blocked, sum(shortest.get(group, 0.0) for group in rank_step.groups))
+    parts = {**rank_step.parts, TRANSFER: transfer}
+    return replace(rank_step, waited_seconds=round(blocked - transfer, 9), parts=parts)

@@ -16,7 +16,7 @@ class JobTimeSeries:
     def __init__(self, num_recent_steps: int) -> None:
         """``num_recent_steps``: how many steps two ranks may be apart when values arrive."""
         self._store = ScalarStore(num_recent_steps)
-        self._newest: dict[str, float] = {}  # key -> Unix time
+        self._latest: dict[str, float] = {}  # key -> Unix time
         self._rows: tuple[str, tuple[ScalarRow, ...]] | None = None
 
     @property
@@ -30,19 +30,19 @@ class JobTimeSeries:
         Each item is (values, attempt of their process).
         """
         values = [
-            (scalar.time_ns + told.epoch_offset_ns, scalar, _place(told.process), attempt)
-            for told, attempt in reported
-            for scalar in told.scalars
+            (scalar.time_ns + scalars.epoch_offset_ns, scalar, _place(scalars.process), attempt)
+            for scalars, attempt in reported
+            for scalar in scalars.scalars
         ]
         self._rows = None if values else self._rows
         for unix_ns, scalar, place, attempt in sorted(values, key=lambda value: value[0]):
             self._store.add(scalar.key, place, attempt, scalar.step, scalar.value)
             if self._store.has(scalar.key):
-                self._newest[scalar.key] = max(unix_ns / 1e9, self._newest.get(scalar.key, 0.0))
+                self._latest[scalar.key] = max(unix_ns / 1e9, self._latest.get(scalar.key, 0.0))
 
-    def let_go(self, process: ProcessId) -> None:
+    def remove_process(self, process: ProcessId) -> None:
         """Drop a process that ended long ago; its values stay in the means."""
-        self._store.let_go(_place(process))
+        self._store.remove_rank(_place(process))
 
     def rows(self, framework: str) -> tuple[ScalarRow, ...]:
         """One row per key, over ranks, at its latest step. ``framework``: defines the key names."""
@@ -60,15 +60,15 @@ class JobTimeSeries:
 
     def histories(self, framework: str, keys: Sequence[str]) -> list[ScalarHistory]:
         """Histories of the existing ``keys``; of all keys if ``keys`` is empty."""
-        known = self._store.keys()
-        return [self.history(framework, key) for key in (keys or known) if key in known]
+        stored_keys = self._store.keys()
+        return [self.history(framework, key) for key in (keys or stored_keys) if key in stored_keys]
 
     def after(self, step: int | None) -> Mapping[int, dict[str, float]]:
         """Step -> native key -> mean over ranks, of the steps after ``step``; of all for None."""
         return self._store.after(step)
 
     def _of_keys(self, framework: str) -> Iterable[ScalarRow]:
-        for key, seconds in self._newest.items():
+        for key, seconds in self._latest.items():
             latest = self._store.latest(key)
             if latest is not None:
                 yield scalar_row(framework, key, latest[0], seconds, latest[1])

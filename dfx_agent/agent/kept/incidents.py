@@ -18,7 +18,7 @@ from typing import Any, Literal
 from dfx_agent.agent.kept.document import KeptDocument
 from dfx_agent.agent.kept.totals import key_of
 from dfx_agent.agent.local_run import LocalRun
-from dfx_agent.job.incidents.book import KeptIncident
+from dfx_agent.job.incidents.book import StoredIncident
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import Incident, RunVerdicts, SegmentProblem
 from dfx_agent.snapshot.document import Document, reason
@@ -34,7 +34,7 @@ class KeptRun:
 
     processes: tuple[str, ...]
     ended: dict[str, Ending]
-    open: tuple[KeptIncident, ...]
+    open: tuple[StoredIncident, ...]
     past: tuple[Incident, ...] = ()
 
 
@@ -146,7 +146,11 @@ def _loaded(rows: Iterable[Any]) -> dict[str, RunVerdicts]:
 
 def _is_told(fold: LocalRun) -> bool:
     book = fold.job.incidents
-    return bool(book.kept() or book.past.kept() or any(track.ending for track in fold.tracks))
+    return bool(
+        book.incidents_to_store()
+        or book.past.incidents_to_store()
+        or any(track.ending for track in fold.tracks)
+    )
 
 
 def _entry(fold: LocalRun) -> KeptRun:
@@ -154,6 +158,6 @@ def _entry(fold: LocalRun) -> KeptRun:
     return KeptRun(
         tuple(key_of(p.follower.preamble) for p in fold.processes.values()),
         {key_of(t.process.follower.preamble): t.ending for t in tracks if t.ending},
-        fold.job.incidents.kept(),
-        fold.job.incidents.past.kept(),
+        fold.job.incidents.incidents_to_store(),
+        fold.job.incidents.past.incidents_to_store(),
     )

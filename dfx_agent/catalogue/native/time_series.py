@@ -80,7 +80,7 @@ class ScalarStore:
             known = self._begin(series, step)
         known[rank] = value
 
-    def let_go(self, rank: str) -> None:
+    def remove_rank(self, rank: str) -> None:
         """Moves the values of an ended rank into the means; they are no longer stored by rank."""
         for series in self._series.values():
             for step, ranks in series.recent.items():

@@ -91,7 +91,7 @@ class _Subject:
 
 
 @dataclass
-class KeptIncident:
+class StoredIncident:
     """Identity and start of an incident. ``seen_seconds``: when it was last reported.
 
     ``summary`` comes from the verdict; an alert may outlast the verdict. ``is_resumed``: a previous
@@ -114,7 +114,7 @@ class KeptIncident:
     is_resumed: bool = field(default=False, compare=False)
     due_seconds: float = field(default=0.0, compare=False)  # end of the wait to see it again
 
-    def goes_on(self, begin: _Begin) -> bool:
+    def is_continued_by(self, begin: _Begin) -> bool:
         """Whether a matching problem with this start continues this incident."""
         until_seconds = self.seen_seconds + (UNSURE_SECONDS if self.is_unsure else 0.0)
         return begin.since_seconds <= until_seconds or (self.is_resumed and not begin.is_event)
@@ -172,17 +172,17 @@ class IncidentBook:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._open: list[KeptIncident] = []
-        self._ended: list[KeptIncident] = []
+        self._open: list[StoredIncident] = []
+        self._ended: list[StoredIncident] = []
         self.past = PastIncidents()
 
-    def kept(self) -> tuple[KeptIncident, ...]:
+    def incidents_to_store(self) -> tuple[StoredIncident, ...]:
         """Incidents to hand to the next agent: open ones, and ended ones that may be continued."""
         return *(e for e in self._ended if e.is_resumed or e.is_unsure), *self._open
 
-    def resume(self, kept: Iterable[KeptIncident], now_seconds: float) -> None:
+    def resume(self, stored: Iterable[StoredIncident], now_seconds: float) -> None:
         """Add open incidents of a previous agent; call this before the first ``observe``."""
-        for entry in kept:
+        for entry in stored:
             due = now_seconds + lasting_seconds(entry.kind) + _EVALUATED_SECONDS
             self._ended.append(replace(entry, is_resumed=True, due_seconds=due))
 
@@ -206,7 +206,7 @@ class IncidentBook:
                 entry.is_resumed = entry.is_unsure = False
         verdicts = tuple(verdicts)
         found = [verdict for verdict in verdicts if verdict.state == "found"]
-        opened: list[KeptIncident] = []
+        opened: list[StoredIncident] = []
         incidents: list[Incident] = []
         for subject in _subjects(found, verdicts, alerts):
             begin = _begin(subject, signals, steps, now_seconds)
@@ -223,20 +223,20 @@ class IncidentBook:
         return tuple(sorted(incidents, key=_worst_first))
 
     def _entry(
-        self, subject: _Subject, begin: _Begin, taken: Collection[KeptIncident]
-    ) -> KeptIncident:
+        self, subject: _Subject, begin: _Begin, matched: Collection[StoredIncident]
+    ) -> StoredIncident:
         """The incident of this problem: an open one, an ended one to continue, or a new one."""
         for entry in self._open:
-            if entry not in taken and entry.is_about(subject):
+            if entry not in matched and entry.is_about(subject):
                 return entry
         for entry in reversed(self._ended):
-            goes_on = entry.is_about(subject) and entry.goes_on(begin)
-            if entry not in taken and goes_on:
+            is_continued = entry.is_about(subject) and entry.is_continued_by(begin)
+            if entry not in matched and is_continued:
                 return entry
         since = begin.since_seconds
         name = f"{self._run}\n{subject.kind}\n{subject.role}\n{subject.ranks}\n{since:.3f}"
         key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
-        return KeptIncident(
+        return StoredIncident(
             f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
             since, begin.step, since, is_event=begin.is_event, is_of_verdict=begin.is_of_verdict,
         )  # fmt: skip
@@ -250,9 +250,9 @@ class StepTimes:
 
     def begin_of(self, role: str, step: int) -> float | None:
         """Earliest start of ``step`` in ``role``; in any role if ``role`` has no such step."""
-        known = [(r, seconds) for r, number, seconds in self.begins if number == step]
-        own = [seconds for r, seconds in known if r == role]
-        return min(own or [seconds for _, seconds in known], default=None)
+        begins = [(r, seconds) for r, number, seconds in self.begins if number == step]
+        own = [seconds for r, seconds in begins if r == role]
+        return min(own or [seconds for _, seconds in begins], default=None)
 
     def step_at(self, role: str, seconds: float) -> int | None:
         """The step of ``role`` at this Unix time; None before its first stored step."""
@@ -267,10 +267,10 @@ def _subjects(
     subjects = [
         _Subject(v.kind, v, tuple(row for row in alerts if row.verdict == v.kind)) for v in found
     ]
-    told = {verdict.kind for verdict in found}
+    found_kinds = {verdict.kind for verdict in found}
     others: dict[str, list[AlertRow]] = {}
     for row in alerts:
-        if row.verdict not in told and not (row.is_inhibited and not row.verdict):
+        if row.verdict not in found_kinds and not (row.is_inhibited and not row.verdict):
             others.setdefault(row.verdict or row.alert, []).append(row)
     unsure: dict[str, Verdict] = {
         v.kind: v for v in verdicts if v.state != "found" and v.cause == LONG_WAIT
@@ -278,7 +278,7 @@ def _subjects(
     states: dict[str, set[str]] = {}
     for verdict in verdicts:
         states.setdefault(verdict.kind, set()).add(verdict.state)
-    clear = {kind for kind, of in states.items() if of == {"clear"}}
+    clear = {kind for kind, states_of_kind in states.items() if states_of_kind == {"clear"}}
     return [
         *subjects,
         *(
@@ -296,18 +296,18 @@ def _begin(
     if verdict is not None and verdict.since_seconds is not None:
         since = verdict.since_seconds
         # these verdicts name the step of the affected rank; other ranks may be steps ahead
-        is_told = verdict.kind in _OF_ONE_STEP and verdict.step is not None
-        at = None if is_told else steps.step_at(verdict.role, since)
+        has_own_step = verdict.kind in _OF_ONE_STEP and verdict.step is not None
+        at = None if has_own_step else steps.step_at(verdict.role, since)
         step = verdict.step if at is None else at
         return _Begin(since, step, is_event=True, is_of_verdict=True)
     onset = _onset_step(subject, signals) if verdict is None else verdict.step
     first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)
     step = first if onset is None and verdict is None else onset
-    known = None if step is None else steps.begin_of(subject.role, step)
+    begin = None if step is None else steps.begin_of(subject.role, step)
     seen = min((row.since_seconds for row in subject.alerts), default=now_seconds)
-    since = seen if known is None else known
+    since = seen if begin is None else begin
     # a divergence has a fixed onset step; problems that are found again in every step do not
-    is_event = subject.kind == "divergence" and onset is not None and known is not None
+    is_event = subject.kind == "divergence" and onset is not None and begin is not None
     return _Begin(since, step, is_event, is_of_verdict=verdict is not None)
 
 
@@ -320,7 +320,7 @@ def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
     return min((step for step in onsets if step is not None), default=None)
 
 
-def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
+def _incident(subject: _Subject, entry: StoredIncident) -> Incident:
     verdict = subject.verdict
     loudest = min(subject.alerts, key=_alert_severity, default=None)
     severity, about = _severity(subject), verdict or subject.unsure
@@ -336,7 +336,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
     action = (verdict.action if verdict else "") or action_of(subject.kind, cause, alert)
     if subject.is_clear and subject.unsure is None and entry.summary:  # a verdict found it before
         cost, action = sentences.NOT_FOUND_ANY_MORE, ""
-    told = cost, origin_of(subject.kind, cause), action
+    conclusion = cost, origin_of(subject.kind, cause), action
     lines = [line for row in subject.alerts for line in row.lines] if not verdict else []
     return Incident(
         id=entry.id,
@@ -353,7 +353,7 @@ def _incident(subject: _Subject, entry: KeptIncident) -> Incident:
         summary=summary,
         cost=cost,
         action=action,
-        sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, told),
+        sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, conclusion),
         alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
         evidence=(*(about.evidence if about else ()), *dict.fromkeys(lines)),
         runbook=runbook_of(subject.kind, cause, alert),
@@ -367,10 +367,10 @@ def _state(severity: IncidentSeverity, *, is_verdict: bool) -> IncidentState:
 
 
 def _severity(subject: _Subject) -> IncidentSeverity:
-    told = [_alert_severity(row) for row in subject.alerts]
+    severities = [_alert_severity(row) for row in subject.alerts]
     if subject.verdict is not None:
-        told.append(1 if subject.kind in _MILD_KINDS else 0)
-    return _SEVERITIES[min(told)]
+        severities.append(1 if subject.kind in _MILD_KINDS else 0)
+    return _SEVERITIES[min(severities)]
 
 
 def _alert_severity(row: AlertRow) -> int:

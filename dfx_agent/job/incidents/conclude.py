@@ -135,20 +135,22 @@ def run_end(
     if not guests or any(rank.state in _LIVING for rank in guests):
         return None
     attempt = max(rank.attempt for rank in guests)
-    newest = [rank for rank in guests if rank.attempt == attempt]
-    seconds = max(rank.last_event_seconds or rank.begin_seconds for rank in newest)
+    latest = [rank for rank in guests if rank.attempt == attempt]
+    seconds = max(rank.last_event_seconds or rank.begin_seconds for rank in latest)
     step = max((number for _, number, _ in steps.begins), default=None)
     where = "before its first step" if step is None else f"in step {step}"
-    is_detached = any(rank.state == "detached" for rank in newest)
-    broken = sorted({r.rank for r in newest if r.state == "died"}, key=lambda r: (len(r), r))
+    is_detached = any(rank.state == "detached" for rank in latest)
+    broken = sorted({r.rank for r in latest if r.state == "died"}, key=lambda r: (len(r), r))
     if not broken:
         ended = sentences.DETACHED if is_detached else sentences.RUN_ENDED
-        sentence = sentences.RUN_FAILED if has_failed else ended
-        if sentence is sentences.RUN_ENDED and step is not None:
+        template = sentences.RUN_FAILED if has_failed else ended
+        if template is sentences.RUN_ENDED and step is not None:
             where = f"after step {step}"
-        return RunEnd(seconds, sentence(when=time_text(seconds), where=where), is_detached)
-    said = sentences.RUN_BROKE_OFF(when=time_text(seconds), where=where, ranks=_ranks_text(broken))
-    return RunEnd(seconds, said)
+        return RunEnd(seconds, template(when=time_text(seconds), where=where), is_detached)
+    sentence = sentences.RUN_BROKE_OFF(
+        when=time_text(seconds), where=where, ranks=_ranks_text(broken)
+    )
+    return RunEnd(seconds, sentence)
 
 
 def _ranks_text(labels: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ class PastIncidents:
         rows = [_with_end(incident, run_end_seconds) for incident in self._past.values()]
         return tuple(sorted(rows, key=lambda row: -(row.end_seconds or 0.0)))
 
-    def kept(self) -> tuple[Incident, ...]:
+    def incidents_to_store(self) -> tuple[Incident, ...]:
         """Past incidents to hand to the next agent."""
         return tuple(self._past.values())
 

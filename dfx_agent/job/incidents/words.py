@@ -56,19 +56,23 @@ def lasting_seconds(kind: str) -> float:
 
 
 def sentence_of(
-    summary: str, lines: Iterable[str], since_seconds: float, step: int | None, told: Iterable[str]
+    summary: str,
+    lines: Iterable[str],
+    since_seconds: float,
+    step: int | None,
+    conclusion: Iterable[str],
 ) -> str:
     """The whole text of an incident.
 
     ``lines`` name the ranks if the summary does not. Lines on signals say since when each signal
-    has moved; the first signal may be normal again. ``told``: cost, cause, and action.
+    has moved; the first signal may be normal again. ``conclusion``: cost, cause, and action.
     """
     listed = list(dict.fromkeys(lines))
     at = time_text(since_seconds)
     when = at if step is None else f"step {step} ({at})"
     is_of_signals = any("since step" in line for line in listed)
     begun = sentences.FIRST_SIGNAL if is_of_signals else sentences.BEGAN
-    return joined([summary, *listed, begun(when=when), *told])
+    return joined([summary, *listed, begun(when=when), *conclusion])
 
 
 def time_text(seconds: float) -> str:

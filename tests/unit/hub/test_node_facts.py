@@ -31,14 +31,16 @@ def test_a_flight_record_is_put_on_our_clocks_once():
     node = NodeRun("a", NodeClock(), told(RANK, 1))
     node.take(told(RANK, 1), 0)
     shift = Shift(2 * SECOND, 3.0)
-    first = node.here(PLACE, shift).flight
+    first = node.rank_on_local_clocks(PLACE, shift).flight
     assert first is not None
     assert first.time_ns == 11 * SECOND
     (group,) = first.groups.values()
     assert group.entries[0].created_ns == 8 * SECOND
     node.take(told(replace(RANK, begin_ns=0, flight=None), 2), 0)
-    assert node.here(PLACE, shift).flight is first, "it still stands: told once, kept"
-    later = node.here(PLACE, Shift(2 * SECOND, 4.0)).flight
+    assert node.rank_on_local_clocks(PLACE, shift).flight is first, (
+        "it still stands: told once, kept"
+    )
+    later = node.rank_on_local_clocks(PLACE, Shift(2 * SECOND, 4.0)).flight
     assert later is not None
     assert next(iter(later.groups.values())).entries[0].created_ns == 9 * SECOND
 
@@ -47,12 +49,12 @@ def test_a_newer_record_takes_the_place_of_the_one_before():
     node = NodeRun("a", NodeClock(), told(RANK, 1))
     node.take(told(RANK, 1), 0)
     shift = Shift(0, 0.0)
-    assert node.here(PLACE, shift).flight == FLIGHT
+    assert node.rank_on_local_clocks(PLACE, shift).flight == FLIGHT
     newer = replace(FLIGHT, time_ns=20 * SECOND)
     node.take(told(replace(RANK, flight=newer), 2), 0)
-    assert node.here(PLACE, shift).flight == newer
+    assert node.rank_on_local_clocks(PLACE, shift).flight == newer
     node.take(told(replace(RANK, flight=None), 3), 0)
-    assert node.here(PLACE, shift).flight is None
+    assert node.rank_on_local_clocks(PLACE, shift).flight is None
 
 
 def test_jitter_between_two_clocks_is_no_other_shift():

@@ -218,7 +218,7 @@ def test_means_keep_the_values_of_ranks_that_were_dropped():
             store.add("k", str(rank), 0, step, float(step + rank))
     before, recent = store.history("k"), store.latest("k")
     for rank in range(4):
-        store.let_go(str(rank))
+        store.remove_rank(str(rank))
         assert store.history("k") == before
         assert store.latest("k") == recent
     store.add("k", "9", 0, 12, 1.0)

@@ -22,7 +22,7 @@ from dfx_agent.agent.kept import incidents as incidents_file
 from dfx_agent.agent.kept.incidents import FILE, RUN, KeptRun
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.job.incidents import conclude as conclusion
-from dfx_agent.job.incidents.book import RESUMED_SECONDS, IncidentBook, KeptIncident, StepTimes
+from dfx_agent.job.incidents.book import RESUMED_SECONDS, IncidentBook, StepTimes, StoredIncident
 from dfx_agent.node.segments.owned_files import state_directory
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import AlertRow, Incident, Standing, Verdict
@@ -49,7 +49,7 @@ def told(book: IncidentBook, *verdicts, alerts=(), now=2000.0) -> Incident:
 def after(book: IncidentBook, now: float = 2000.0) -> IncidentBook:
     """That of the next agent."""
     found = IncidentBook("r")
-    found.resume(book.kept(), now)
+    found.resume(book.incidents_to_store(), now)
     return found
 
 
@@ -67,13 +67,13 @@ def test_what_an_unsure_judge_has_not_cleared_goes_on_with_the_next_agent():
     book = IncidentBook("r")
     first = told(book, found, now=2000.0)
     assert book.observe((busy,), (), None, NO_STEPS, 2010.0) == ()
-    kept = KeptRun((), {}, book.kept())
+    kept = KeptRun((), {}, book.incidents_to_store())
     following = IncidentBook("r")
     following.resume(RUN.read(RUN.dumped(kept)).open, 2020.0)
     second = told(following, replace(found, since_seconds=2100.0), now=2110.0)
     assert (second.id, second.since_seconds) == (first.id, 1000.0)
     book.observe((busy,), (), None, NO_STEPS, 2001.0 + RESUMED_SECONDS)
-    assert book.kept() == (), "it is let go"
+    assert book.incidents_to_store() == (), "it is let go"
 
 
 def test_what_is_found_anew_at_every_step_goes_on():
@@ -341,7 +341,7 @@ def test_a_field_that_is_wrong_is_refused_or_taken_for_what_it_is(field, value):
         except ValueError as error:
             assert "\n" not in reason(error)  # noqa: PT017 (either is right)
         else:
-            assert isinstance(kept, KeptIncident)
+            assert isinstance(kept, StoredIncident)
             assert isfinite(kept.since_seconds + kept.seen_seconds)
 
 
