@@ -14,10 +14,10 @@ from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.alerting.notification import Receiver
 from dfx_agent.base.errors import ConfigError
+from dfx_agent.base.garbage import collect_rarely
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.commands.diagnose import diagnosis_text
-from dfx_agent.commands.hub.garbage import collect_rarely
 from dfx_agent.commands.hub.hub_spans import NODE as SPANS_NODE
 from dfx_agent.commands.hub.hub_spans import HubSpans
 from dfx_agent.commands.hub.node_timelines import NodeTimelines

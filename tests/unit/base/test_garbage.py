@@ -7,7 +7,7 @@ import sys
 
 _JOB = """
 import gc, weakref
-from dfx_agent.commands.hub.garbage import collect_rarely
+from dfx_agent.base.garbage import collect_rarely
 collect_rarely()
 assert gc.isenabled() and gc.get_freeze_count()
 class Cycle: pass
