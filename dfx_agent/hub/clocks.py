@@ -25,19 +25,19 @@ class NodeClock:
         self.shift_ns = 0
         self._boot: str | None = None
         self._since_ns = 0
-        self._newest = self._before = 0
+        self._latest = self._before = 0
 
     def see(self, boot: str, now_ns: int, received_ns: int) -> None:
         """Add a document: sent at ``now_ns`` of the node, received at local ``received_ns``."""
         apart_ns = received_ns - now_ns
         if boot != self._boot:
             self._boot, self._since_ns = boot, received_ns
-            self._newest = self._before = apart_ns
+            self._latest = self._before = apart_ns
         elif received_ns - self._since_ns >= _KEEP_NS:
             self._since_ns = received_ns
-            self._before, self._newest = self._newest, apart_ns
-        self._newest = min(self._newest, apart_ns)
-        self.shift_ns = min(self._newest, self._before)
+            self._before, self._latest = self._latest, apart_ns
+        self._latest = min(self._latest, apart_ns)
+        self.shift_ns = min(self._latest, self._before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Shift:
     def reported(self, event: Reported) -> Reported:
         return replace(event, time_seconds=event.time_seconds + self.seconds)
 
-    def scalars(self, told: ToldScalars) -> ToldScalars:
-        return replace(told, epoch_offset_ns=told.epoch_offset_ns + int(self.seconds * 1e9))
+    def scalars(self, scalars: ToldScalars) -> ToldScalars:
+        return replace(scalars, epoch_offset_ns=scalars.epoch_offset_ns + int(self.seconds * 1e9))
 
-    def updates(self, told: UpdateCounts) -> UpdateCounts:
-        return told._replace(event_seconds=told.event_seconds + self.seconds)
+    def updates(self, counts: UpdateCounts) -> UpdateCounts:
+        return counts._replace(event_seconds=counts.event_seconds + self.seconds)
 
     def rank(self, rank: RankFacts, flight: FlightRecord | None = None) -> RankFacts:
         """``flight``: its flight record, if that is already on the clocks of the local host."""

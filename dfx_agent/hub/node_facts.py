@@ -99,49 +99,49 @@ class NodeRun:
         if rank.flight is None:
             self._flights.pop(place, None)
             return shift.rank(rank)
-        known = self._flights.get(place)
-        if known is None or known[0] is not rank.flight or known[1] != shift:
-            known = self._flights[place] = rank.flight, shift, shift.flight(rank.flight)
-        return shift.rank(rank, known[2])
+        cached = self._flights.get(place)
+        if cached is None or cached[0] is not rank.flight or cached[1] != shift:
+            cached = self._flights[place] = rank.flight, shift, shift.flight(rank.flight)
+        return shift.rank(rank, cached[2])
 
     def _take_layouts(self, facts: RunFacts) -> None:
         """Update layouts; a layout that is not in the document stays."""
-        told = {role.role: role.layout for role in facts.steps if role.layout != NOT_TOLD}
-        self.layouts = told if facts.is_full else {**self.layouts, **told}
+        reported = {role.role: role.layout for role in facts.steps if role.layout != NOT_TOLD}
+        self.layouts = reported if facts.is_full else {**self.layouts, **reported}
 
     def _take_seats(self, facts: RunFacts) -> None:
         before = {} if facts.is_full else self._seats
-        told = {seat.id: seat for seat in facts.seats}
-        self._seats = {key: s for key, s in {**before, **told}.items() if key not in facts.left}
+        reported = {seat.id: seat for seat in facts.seats}
+        self._seats = {key: s for key, s in {**before, **reported}.items() if key not in facts.left}
 
     def _take_ranks(self, facts: RunFacts) -> None:
-        known = {}
+        ranks_by_key = {}
         for role, ranks in facts.ranks.items():
-            for told in ranks:
-                before = None if facts.is_full else self.ranks.get((role, told.label))
+            for reported in ranks:
+                before = None if facts.is_full else self.ranks.get((role, reported.label))
                 now = facts.now_ns, facts.now_seconds
-                if told.begin_ns:
-                    rank = replace(told, now_ns=facts.now_ns, now_seconds=facts.now_seconds)
-                    known[role, told.label] = rank
-                elif before is not None and before.pid == told.pid:
-                    known[role, told.label] = _grown(before, told, now)
-        self.ranks = known
+                if reported.begin_ns:
+                    rank = replace(reported, now_ns=facts.now_ns, now_seconds=facts.now_seconds)
+                    ranks_by_key[role, reported.label] = rank
+                elif before is not None and before.pid == reported.pid:
+                    ranks_by_key[role, reported.label] = _grown(before, reported, now)
+        self.ranks = ranks_by_key
 
     def _take_memory(self, facts: RunFacts) -> None:
         before = {} if facts.is_full else self.memory
-        told = {m.process: _with_samples(before.get(m.process), m) for m in facts.memory}
+        reported = {m.process: _with_samples(before.get(m.process), m) for m in facts.memory}
         living = {seat.id for seat in self.seats if seat.is_living}
-        self.memory = {p: m for p, m in {**before, **told}.items() if p in living}
+        self.memory = {p: m for p, m in {**before, **reported}.items() if p in living}
 
 
-def _grown(before: RankFacts, told: RankFacts, now: tuple[int, float]) -> RankFacts:
+def _grown(before: RankFacts, reported: RankFacts, now: tuple[int, float]) -> RankFacts:
     """The new facts with the earlier durations; stacks stay until the rank moves again."""
-    stands = before.moved_ns == told.moved_ns
+    stands = before.moved_ns == reported.moved_ns
     operations = before.operations
-    if told.operations:
-        operations = dict(list({**operations, **told.operations}.items())[-_KEEP_OPERATIONS:])
+    if reported.operations:
+        operations = dict(list({**operations, **reported.operations}.items())[-_KEEP_OPERATIONS:])
     return replace(
-        told,
+        reported,
         now_ns=now[0],
         now_seconds=now[1],
         begin_ns=before.begin_ns,
@@ -149,53 +149,61 @@ def _grown(before: RankFacts, told: RankFacts, now: tuple[int, float]) -> RankFa
         world_size=before.world_size,
         seconds_before_guest=before.seconds_before_guest,
         # as many steps as the node itself uses
-        step_durations=_newest(before.step_durations, told.step_durations)[-told.num_steps :],
-        stage_durations=_newest_of(before.stage_durations, told.stage_durations),
-        collective_durations=_newest_of(before.collective_durations, told.collective_durations),
+        step_durations=_extended(before.step_durations, reported.step_durations)[
+            -reported.num_steps :
+        ],
+        stage_durations=_extended_by_name(before.stage_durations, reported.stage_durations),
+        collective_durations=_extended_by_name(
+            before.collective_durations, reported.collective_durations
+        ),
         operations=operations,
-        stacks=told.stacks or (before.stacks if stands else None),
-        flight=told.flight or (before.flight if stands else None),
+        stacks=reported.stacks or (before.stacks if stands else None),
+        flight=reported.flight or (before.flight if stands else None),
     )
 
 
-def _newest(before: tuple[int, ...], told: tuple[int, ...]) -> tuple[int, ...]:
-    return (*before, *told)[-_KEEP_DURATIONS:] if told else before
+def _extended(before: tuple[int, ...], added: tuple[int, ...]) -> tuple[int, ...]:
+    return (*before, *added)[-_KEEP_DURATIONS:] if added else before
 
 
-def _newest_of(
-    before: Mapping[str, tuple[int, ...]], told: Mapping[str, tuple[int, ...]]
+def _extended_by_name(
+    before: Mapping[str, tuple[int, ...]], added: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, tuple[int, ...]]:
-    if not told:
+    if not added:
         return before
-    return {**before, **{name: _newest(before.get(name, ()), new) for name, new in told.items()}}
+    return {**before, **{name: _extended(before.get(name, ()), new) for name, new in added.items()}}
 
 
-def _with_samples(before: MemoryFacts | None, told: MemoryFacts) -> MemoryFacts:
+def _with_samples(before: MemoryFacts | None, reported: MemoryFacts) -> MemoryFacts:
     if before is None:
-        return told
-    sparse = map(_joined, _padded(before.sparse_samples, told.sparse_samples), told.sparse_samples)
-    known = {device.device: device for device in before.devices}
+        return reported
+    sparse = map(
+        _joined, _padded(before.sparse_samples, reported.sparse_samples), reported.sparse_samples
+    )
+    device_by_name = {device.device: device for device in before.devices}
     return replace(
-        told,
-        samples=_joined(before.samples, told.samples),
+        reported,
+        samples=_joined(before.samples, reported.samples),
         sparse_samples=tuple(sparse),
-        devices=tuple(_with_gaps(known.get(device.device), device) for device in told.devices),
+        devices=tuple(
+            _with_gaps(device_by_name.get(device.device), device) for device in reported.devices
+        ),
     )
 
 
-def _padded(before: tuple[Samples, ...], told: tuple[Samples, ...]) -> Iterable[Samples]:
-    return (*before, *((),) * (len(told) - len(before)))
+def _padded(before: tuple[Samples, ...], reported: tuple[Samples, ...]) -> Iterable[Samples]:
+    return (*before, *((),) * (len(reported) - len(before)))
 
 
-def _with_gaps(before: DeviceUse | None, told: DeviceUse) -> DeviceUse:
+def _with_gaps(before: DeviceUse | None, reported: DeviceUse) -> DeviceUse:
     if before is None:
-        return told
+        return reported
     return replace(
-        told,
-        unused_samples=_joined(before.unused_samples, told.unused_samples),
-        allocated_samples=_joined(before.allocated_samples, told.allocated_samples),
+        reported,
+        unused_samples=_joined(before.unused_samples, reported.unused_samples),
+        allocated_samples=_joined(before.allocated_samples, reported.allocated_samples),
     )
 
 
-def _joined(before: Samples, told: Samples) -> Samples:
-    return (*before, *told)[-_KEEP_SAMPLES:]
+def _joined(before: Samples, added: Samples) -> Samples:
+    return (*before, *added)[-_KEEP_SAMPLES:]

@@ -33,12 +33,12 @@ class RankOwners:
         self, node: str, seats: Iterable[Seat], is_connected: Callable[[str], bool]
     ) -> set[str]:
         """Set the ranks that a node reports. Returns roles in which a process was replaced."""
-        known = list(seats)
-        here = {(seat.role, seat.label) for seat in known}
-        for place in self._of_node.get(node, set()) - here:
+        reported = list(seats)
+        ranks = {(seat.role, seat.label) for seat in reported}
+        for place in self._of_node.get(node, set()) - ranks:
             self._leave(node, place)
-        self._of_node[node] = here
-        return {seat.role for seat in known if self._seat(node, seat, is_connected)}
+        self._of_node[node] = ranks
+        return {seat.role for seat in reported if self._seat(node, seat, is_connected)}
 
     def owner(self, role: str, label: str) -> str:
         """The node that owns this rank; "" if there is none."""

@@ -45,57 +45,57 @@ def rank(facts: RankFacts) -> RankFacts:
     )
 
 
-def step(told: Step) -> Step:
-    ranks = {label: _rank_step(of) for label, of in told.ranks.items()}
-    end = None if told.last_end_seconds is None else round(told.last_end_seconds, 4)
-    begin = round(told.begin_seconds, 4)
-    return replace(told, begin_seconds=begin, last_end_seconds=end, ranks=ranks)
+def step(exact: Step) -> Step:
+    ranks = {label: _rank_step(rank_step) for label, rank_step in exact.ranks.items()}
+    end = None if exact.last_end_seconds is None else round(exact.last_end_seconds, 4)
+    begin = round(exact.begin_seconds, 4)
+    return replace(exact, begin_seconds=begin, last_end_seconds=end, ranks=ranks)
 
 
-def scalars(told: ToldScalars) -> ToldScalars:
-    brief = tuple(
-        s._replace(value=_value(s.value), time_ns=_instant(s.time_ns)) for s in told.scalars
+def scalars(exact: ToldScalars) -> ToldScalars:
+    rounded = tuple(
+        s._replace(value=_value(s.value), time_ns=_instant(s.time_ns)) for s in exact.scalars
     )
-    return replace(told, scalars=brief)
+    return replace(exact, scalars=rounded)
 
 
 def batches(news: LedgerNews) -> LedgerNews:
     """Checksums stay exact. A step is sent once, not once per record."""
-    crossings = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.crossings)
-    return replace(news, crossings=crossings, steps=tuple(dict.fromkeys(news.steps)))
+    rounded = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.crossings)
+    return replace(news, crossings=rounded, steps=tuple(dict.fromkeys(news.steps)))
 
 
-def updates(told: UpdateCounts) -> UpdateCounts:
-    return told._replace(event_seconds=round(told.event_seconds, 3))
+def updates(exact: UpdateCounts) -> UpdateCounts:
+    return exact._replace(event_seconds=round(exact.event_seconds, 3))
 
 
-def _rank_step(of: RankStep) -> RankStep:
-    digits = 4 if of.wall_seconds >= 1 else 5 if of.wall_seconds >= 0.1 else 6
+def _rank_step(exact: RankStep) -> RankStep:
+    digits = 4 if exact.wall_seconds >= 1 else 5 if exact.wall_seconds >= 0.1 else 6
     return RankStep(
-        round(of.wall_seconds, digits),
-        round(of.waited_seconds, digits),
-        {part: round(of.parts[part], digits) for part in sorted(of.parts)},
-        of.num_tokens,
-        of.num_forward_tokens,
-        None if of.busy_seconds is None else round(of.busy_seconds, digits),
-        _processor(of.processor),
+        round(exact.wall_seconds, digits),
+        round(exact.waited_seconds, digits),
+        {part: round(exact.parts[part], digits) for part in sorted(exact.parts)},
+        exact.num_tokens,
+        exact.num_forward_tokens,
+        None if exact.busy_seconds is None else round(exact.busy_seconds, digits),
+        _processor(exact.processor),
         {
             name: time._replace(blocked_seconds=round(time.blocked_seconds, digits))
-            for name, time in of.groups.items()
+            for name, time in exact.groups.items()
         },
     )
 
 
-def _split(of: TimeSplit) -> TimeSplit:
+def _split(exact: TimeSplit) -> TimeSplit:
     """Rounded to 10 ms: totals may be hours."""
     return TimeSplit(
-        round(of.wall_seconds, 2),
-        round(of.active_seconds, 2),
-        round(of.idle_seconds, 2),
-        {name: round(seconds, 2) for name, seconds in of.stage_seconds.items()},
+        round(exact.wall_seconds, 2),
+        round(exact.active_seconds, 2),
+        round(exact.idle_seconds, 2),
+        {name: round(seconds, 2) for name, seconds in exact.stage_seconds.items()},
         {
             kind: {stage: round(seconds, 2) for stage, seconds in places.items()}
-            for kind, places in of.wait_seconds.items()
+            for kind, places in exact.wait_seconds.items()
         },
     )
 
@@ -116,12 +116,12 @@ def _instant_or_none(at_ns: int | None) -> int | None:
     return None if at_ns is None else _instant(at_ns)
 
 
-def _durations(known: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(_duration, known))
+def _durations(exact: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(_duration, exact))
 
 
-def _durations_of(known: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {name: _durations(of) for name, of in known.items()}
+def _durations_of(by_name: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name: _durations(durations) for name, durations in by_name.items()}
 
 
 def _duration(ns: int) -> int:

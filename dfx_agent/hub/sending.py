@@ -25,7 +25,7 @@ from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import LEAST_SECONDS, RoleSteps, Step
 from dfx_agent.hub import rounding
 
-_KEEP_STEPS, _KEEP_TOLD = 64, 256
+_KEEP_STEPS, _KEEP_REPORTS = 64, 256
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
 _MOST_BITS = 10  # lowest bits of the step number that may differ in a chunk
@@ -36,11 +36,11 @@ _Item = TypeVar("_Item")
 _OfProcess = TypeVar("_OfProcess", ToldScalars, LedgerNews)
 
 
-class Told(Generic[_Item]):
+class UnsentItems(Generic[_Item]):
     """The latest items of one kind, in order; ``news`` returns an item once."""
 
-    def __init__(self, num_kept: int) -> None:
-        self._items: deque[_Item] = deque(maxlen=num_kept)
+    def __init__(self, num_stored: int) -> None:
+        self._items: deque[_Item] = deque(maxlen=num_stored)
         self._num_new = 0
 
     def add(self, items: Iterable[_Item]) -> None:
@@ -55,18 +55,20 @@ class Told(Generic[_Item]):
 
     def news(self, *, is_full: bool) -> tuple[_Item, ...]:
         """Items added since the last call; all stored items if ``is_full``."""
-        num_known = 0 if is_full else len(self._items) - self._num_new
+        num_sent = 0 if is_full else len(self._items) - self._num_new
         self._num_new = 0
-        return tuple(islice(self._items, num_known, None))
+        return tuple(islice(self._items, num_sent, None))
 
 
 class UnsentFacts:
     """Facts of one run. ``add`` every reading; the other methods return unsent facts once."""
 
     def __init__(self) -> None:
-        self._steps: defaultdict[str, Told[Step]] = defaultdict(partial(Told, _KEEP_STEPS))
-        self._scalars: Told[ToldScalars] = Told(_KEEP_TOLD)
-        self._batches: Told[LedgerNews] = Told(_KEEP_TOLD)
+        self._steps: defaultdict[str, UnsentItems[Step]] = defaultdict(
+            partial(UnsentItems, _KEEP_STEPS)
+        )
+        self._scalars: UnsentItems[ToldScalars] = UnsentItems(_KEEP_REPORTS)
+        self._batches: UnsentItems[LedgerNews] = UnsentItems(_KEEP_REPORTS)
         self._ranks: dict[tuple[str, str, int], RankFacts] = {}
         self._memory: dict[ProcessId, MemoryFacts] = {}
         self._seats: dict[ProcessId, Seat] = {}
@@ -75,9 +77,9 @@ class UnsentFacts:
 
     def add(self, facts: RunFacts) -> None:
         """Add the facts of one reading."""
-        for told in facts.steps:
-            whole = self._chunks.setdefault(told.role, StepChunks()).told(told.steps)
-            self._steps[told.role].add(map(rounding.step, whole))
+        for role_steps in facts.steps:
+            chunks = self._chunks.setdefault(role_steps.role, StepChunks()).join(role_steps.steps)
+            self._steps[role_steps.role].add(map(rounding.step, chunks))
         self._scalars.add(map(rounding.scalars, facts.scalars))
         self._batches.add(map(rounding.batches, facts.batches))
 
@@ -88,16 +90,16 @@ class UnsentFacts:
 
     def role(self, facts: RoleSteps, *, is_full: bool) -> RoleSteps:
         """Facts of a role with its unsent steps, and its layout if that has changed."""
-        known = self._layouts.get(facts.role)
+        sent_layout = self._layouts.get(facts.role)
         self._layouts[facts.role] = facts.layout
         coverage = facts.coverage_ratio
-        whole = replace(
+        unsent = replace(
             facts,
             steps=self._steps[facts.role].news(is_full=is_full),
             coverage_ratio=None if coverage is None else round(coverage, 3),
         )
-        is_told = not is_full and known == facts.layout
-        return replace(whole, layout=NOT_TOLD) if is_told else whole
+        is_sent = not is_full and sent_layout == facts.layout
+        return replace(unsent, layout=NOT_TOLD) if is_sent else unsent
 
     def scalars(self, *, is_full: bool) -> tuple[ToldScalars, ...]:
         return tuple(_joined(self._scalars.news(is_full=is_full), _with_scalars))
@@ -109,52 +111,52 @@ class UnsentFacts:
         self, role: str, ranks: Iterable[RankFacts], *, is_full: bool
     ) -> tuple[RankFacts, ...]:
         """Current ranks; for a process that was sent before, only what is new."""
-        told, known = [], {}
+        unsent, current = [], {}
         for rank in ranks:
-            whole = replace(rounding.rank(rank), stacks=_main_thread(rank.stacks))
+            rounded = replace(rounding.rank(rank), stacks=_main_thread(rank.stacks))
             key = role, rank.label, rank.begin_ns
             before = None if is_full else self._ranks.get(key)
-            if before is None or _constants(before) != _constants(whole):
-                told.append(whole)
-                known[key] = whole
+            if before is None or _constants(before) != _constants(rounded):
+                unsent.append(rounded)
+                current[key] = rounded
             else:
-                learned = _learned(before, whole)
-                told.append(_since(before, learned))
-                known[key] = learned
+                learned = _learned(before, rounded)
+                unsent.append(_since(before, learned))
+                current[key] = learned
         others = {key: rank for key, rank in self._ranks.items() if key[0] != role}
-        self._ranks = {**others, **known}
-        return tuple(told)
+        self._ranks = {**others, **current}
+        return tuple(unsent)
 
     def seats(
         self, seats: Iterable[Seat], *, is_full: bool
     ) -> tuple[tuple[Seat, ...], tuple[ProcessId, ...]]:
         """(Processes that are new or have changed, processes that were removed)."""
-        known = {seat.id: seat for seat in seats}
-        before, self._seats = {} if is_full else self._seats, known
-        changed = tuple(seat for key, seat in known.items() if before.get(key) != seat)
-        return changed, tuple(key for key in before if key not in known)
+        current = {seat.id: seat for seat in seats}
+        before, self._seats = {} if is_full else self._seats, current
+        changed = tuple(seat for key, seat in current.items() if before.get(key) != seat)
+        return changed, tuple(key for key in before if key not in current)
 
     def memory(self, facts: Iterable[MemoryFacts], *, is_full: bool) -> tuple[MemoryFacts, ...]:
         """Memory of processes with at least 16 new steps since the last report."""
-        known = {each.process: each for each in facts}
-        told = {p: each for p, each in self._memory.items() if p in known and not is_full}
-        due = [each for each in known.values() if _is_due(told.get(each.process), each)]
-        self._memory = {**told, **{each.process: each for each in due}}
-        return tuple(_grown(told.get(each.process), each) for each in due)
+        current = {memory.process: memory for memory in facts}
+        sent = {p: memory for p, memory in self._memory.items() if p in current and not is_full}
+        due = [m for m in current.values() if _is_due(sent.get(m.process), m)]
+        self._memory = {**sent, **{memory.process: memory for memory in due}}
+        return tuple(_grown(sent.get(memory.process), memory) for memory in due)
 
 
 def _joined(
-    told: Iterable[_OfProcess], join: Callable[[_OfProcess, _OfProcess], _OfProcess | None]
+    items: Iterable[_OfProcess], join: Callable[[_OfProcess, _OfProcess], _OfProcess | None]
 ) -> Iterable[_OfProcess]:
     """One item per process instead of one per reading, if ``join`` can merge them."""
     found: dict[ProcessId, list[_OfProcess]] = {}
-    for each in told:
-        known = found.setdefault(each.process, [])
-        both = join(known[-1], each) if known else None
+    for item in items:
+        joined_items = found.setdefault(item.process, [])
+        both = join(joined_items[-1], item) if joined_items else None
         if both is None:
-            known.append(each)
+            joined_items.append(item)
         else:
-            known[-1] = both
+            joined_items[-1] = both
     return chain.from_iterable(found.values())
 
 
@@ -177,9 +179,9 @@ def _with_batches(before: LedgerNews, now: LedgerNews) -> LedgerNews | None:
 def newer(before: Sequence[_Item], now: Sequence[_Item]) -> tuple[_Item, ...]:
     """Items appended since ``before``; old items may have been dropped from the front."""
     for num_new in range(len(now) + 1):
-        kept = now[: len(now) - num_new]
-        if len(kept) <= len(before) and tuple(kept) == tuple(before[len(before) - len(kept) :]):
-            return tuple(now[len(kept) :])
+        same = now[: len(now) - num_new]
+        if len(same) <= len(before) and tuple(same) == tuple(before[len(before) - len(same) :]):
+            return tuple(now[len(same) :])
     return tuple(now)
 
 
@@ -209,58 +211,60 @@ def _learned(before: RankFacts, now: RankFacts) -> RankFacts:
     """The rank with the durations sent last, if newer ones do not change a learned limit."""
     return replace(
         now,
-        stage_durations=_kept(before.stage_durations, now.stage_durations),
-        collective_durations=_kept(before.collective_durations, now.collective_durations),
+        stage_durations=_learned_durations(before.stage_durations, now.stage_durations),
+        collective_durations=_learned_durations(
+            before.collective_durations, now.collective_durations
+        ),
     )
 
 
-def _kept(
+def _learned_durations(
     before: Mapping[str, tuple[int, ...]], now: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
     return {
-        name: told if _is_learned(told := before.get(name, ()), known) else known
-        for name, known in now.items()
+        name: sent if _is_learned(sent := before.get(name, ()), current) else current
+        for name, current in now.items()
     }
 
 
-def _is_learned(told: tuple[int, ...], known: tuple[int, ...]) -> bool:
+def _is_learned(sent: tuple[int, ...], current: tuple[int, ...]) -> bool:
     """Whether the sent durations have about the median and maximum of the current ones."""
-    if told == known:
+    if sent == current:
         return True
-    if len(told) < _ENOUGH_DURATIONS:
+    if len(sent) < _ENOUGH_DURATIONS:
         return False
-    both = (median(told), median(known)), (max(told), max(known))
+    both = (median(sent), median(current)), (max(sent), max(current))
     return all(abs(b - a) <= _SAME_SHARE * a for a, b in both)
 
 
 def _newer_of(
     before: Mapping[str, tuple[int, ...]], now: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    found = {name: newer(before.get(name, ()), known) for name, known in now.items()}
-    return {name: known for name, known in found.items() if known}
+    found = {name: newer(before.get(name, ()), durations) for name, durations in now.items()}
+    return {name: durations for name, durations in found.items() if durations}
 
 
 def _is_due(before: MemoryFacts | None, now: MemoryFacts) -> bool:
     """Whether there are 16 new steps: memory is judged over tens of steps."""
     if before is None:
         return True
-    newest = before.samples[-1][0] if before.samples else -1
-    return sum(step > newest for step, _ in now.samples) >= _MEMORY_STEPS
+    latest = before.samples[-1][0] if before.samples else -1
+    return sum(step > latest for step, _ in now.samples) >= _MEMORY_STEPS
 
 
 def _grown(before: MemoryFacts | None, now: MemoryFacts) -> MemoryFacts:
     if before is None:
         return now
     sparse = (
-        _after(known[-1:], samples)
-        for known, samples in zip(before.sparse_samples, now.sparse_samples, strict=False)
+        _after(sent[-1:], samples)
+        for sent, samples in zip(before.sparse_samples, now.sparse_samples, strict=False)
     )
-    known = {device.device: device for device in before.devices}
+    sent = {device.device: device for device in before.devices}
     return replace(
         now,
         samples=_after(before.samples[-1:], now.samples),
         sparse_samples=(*sparse, *now.sparse_samples[len(before.sparse_samples) :]),
-        devices=tuple(_grown_device(known.get(device.device), device) for device in now.devices),
+        devices=tuple(_grown_device(sent.get(device.device), device) for device in now.devices),
     )
 
 
@@ -274,9 +278,9 @@ def _grown_device(before: DeviceUse | None, now: DeviceUse) -> DeviceUse:
     )
 
 
-def _after(newest: Samples, samples: Samples) -> Samples:
+def _after(latest: Samples, samples: Samples) -> Samples:
     """Samples of steps after the latest step that was sent."""
-    return tuple(s for s in samples if not newest or s[0] > newest[0][0])
+    return tuple(s for s in samples if not latest or s[0] > latest[0][0])
 
 
 def _main_thread(stacks: ProcessStacks | None) -> ProcessStacks | None:
@@ -299,30 +303,30 @@ class StepChunks:
         self._bits = 0
         self._gathered: list[Step] = []
 
-    def told(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def join(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Complete chunks, each as one step."""
         for step in steps:
             if self._gathered and not self._belongs(step):
-                yield self._taken()
+                yield self._take_chunk()
             if not self._gathered:
                 self._bits = _bits(step)
             self._gathered.append(step)
             if not self._bits:
-                yield self._taken()
+                yield self._take_chunk()
 
     def _belongs(self, step: Step) -> bool:
         first = self._gathered[0]
         is_same = first.step >> self._bits == step.step >> self._bits
         return is_same and first.ranks.keys() == step.ranks.keys()
 
-    def _taken(self) -> Step:
+    def _take_chunk(self) -> Step:
         gathered, self._gathered = self._gathered, []
         return mean_step(gathered) if len(gathered) > 1 else gathered[0]
 
 
 def _bits(step: Step) -> int:
     """Smallest number of bits so that 2 ** bits steps like this one last long enough."""
-    seconds = min(of.wall_seconds for of in step.ranks.values())
+    seconds = min(rank_step.wall_seconds for rank_step in step.ranks.values())
     return next(
         (bits for bits in range(_MOST_BITS) if seconds * 2**bits >= LEAST_SECONDS), _MOST_BITS
     )

@@ -30,7 +30,6 @@ NOT_YET: set[str] = {
     "dfx_agent/catalogue",
     "dfx_agent/commands",
     "dfx_agent/facts",
-    "dfx_agent/hub",
     "dfx_agent/catalogue/alerts",
     "docs",
     "examples/async_rl",

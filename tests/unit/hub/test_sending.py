@@ -18,7 +18,14 @@ from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.node_facts import NodeRun
-from dfx_agent.hub.sending import Told, UnsentFacts, _joined, _with_batches, _with_scalars, newer
+from dfx_agent.hub.sending import (
+    UnsentFacts,
+    UnsentItems,
+    _joined,
+    _with_batches,
+    _with_scalars,
+    newer,
+)
 
 DURATIONS = st.lists(st.integers(0, 3), max_size=20)
 
@@ -33,7 +40,7 @@ def test_what_was_added_at_the_end_is_found(before, added, num_gone):
 
 
 def test_each_is_told_once_and_all_again_when_asked():
-    told: Told[int] = Told(4)
+    told: UnsentItems[int] = UnsentItems(4)
     told.add([1, 2])
     assert (told.news(is_full=False), told.news(is_full=False)) == ((1, 2), ())
     told.add([3, 4, 5, 6, 7])

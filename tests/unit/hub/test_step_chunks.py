@@ -20,7 +20,7 @@ def step(number: int, wall: float, label: str = "0") -> Step:
 
 def test_long_steps_are_told_as_they_are():
     steps = [step(number, 0.3) for number in range(5)]
-    assert list(StepChunks().told(steps)) == steps
+    assert list(StepChunks().join(steps)) == steps
 
 
 @given(
@@ -29,17 +29,17 @@ def test_long_steps_are_told_as_they_are():
 )
 def test_nodes_that_read_at_other_moments_cut_at_the_same_numbers(wall, cuts):
     steps = [step(number, wall) for number in range(400)]
-    one = list(StepChunks().told(steps))
+    one = list(StepChunks().join(steps))
     other, chunks = [], StepChunks()
     for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), 400], strict=True):
-        other += chunks.told(steps[begin:end])
+        other += chunks.join(steps[begin:end])
     assert other == one
     assert all(chunk.num_steps * wall >= 0.25 for chunk in one)
     assert sum(chunk.num_steps for chunk in one) <= 400
 
 
 def test_a_chunk_is_the_mean_step_with_all_its_collectives():
-    (chunk,) = StepChunks().told([step(number, 0.1) for number in (4, 5, 6, 7, 8)])
+    (chunk,) = StepChunks().join([step(number, 0.1) for number in (4, 5, 6, 7, 8)])
     assert (chunk.step, chunk.num_steps) == (7, 4)
     of = chunk.ranks["0"]
     assert of.wall_seconds == pytest.approx(0.1)
@@ -47,5 +47,5 @@ def test_a_chunk_is_the_mean_step_with_all_its_collectives():
 
 
 def test_another_set_of_ranks_ends_a_chunk():
-    told = StepChunks().told([step(0, 0.1), step(1, 0.1, "1"), step(8, 0.1, "1")])
+    told = StepChunks().join([step(0, 0.1), step(1, 0.1, "1"), step(8, 0.1, "1")])
     assert [(chunk.step, chunk.num_steps) for chunk in told] == [(0, 1), (1, 1)]
