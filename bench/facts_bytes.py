@@ -57,7 +57,7 @@ def measure(*, quick: bool) -> list[Result]:
 def _followed(process: subprocess.Popen[str], folder: str) -> Told:
     """Until it has ended."""
     agent, told = Agent(Config(folder), reap=False), Told()
-    agent.tell("node-a")
+    agent.collect_facts("node-a")
     end = time.monotonic() + MAX_SECONDS
     while process.poll() is None and time.monotonic() < end:
         agent.poll()

@@ -19,13 +19,13 @@ from dfx_agent.agent.clock_watch import ClockWatch
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.device_watch import DeviceWatch
 from dfx_agent.agent.folder_room import room_problems
-from dfx_agent.agent.kept.baselines import HealthFiles
-from dfx_agent.agent.kept.evidence import Evidence
-from dfx_agent.agent.kept.incidents import IncidentsFile
-from dfx_agent.agent.kept.snapshots import AllocatorSnapshots
-from dfx_agent.agent.kept.totals import TotalsFile
 from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.run_facts import RunReporter
+from dfx_agent.agent.stored.baselines import HealthFiles
+from dfx_agent.agent.stored.evidence import Evidence
+from dfx_agent.agent.stored.incidents import IncidentsFile
+from dfx_agent.agent.stored.snapshots import AllocatorSnapshots
+from dfx_agent.agent.stored.totals import TotalsFile
 from dfx_agent.agent.watchdog import Watchdog
 from dfx_agent.base.errors import BlindError
 from dfx_agent.base.text import plain
@@ -179,8 +179,8 @@ class Agent:
         """
         with self._held():
             fold = self._runs[run]
-            known = fold.job.fold.time_series.keys()
-        return (self._history(fold, key) for key in (keys or known) if key in known)
+            stored_keys = fold.job.fold.time_series.keys()
+        return (self._history(fold, key) for key in (keys or stored_keys) if key in stored_keys)
 
     def _history(self, fold: LocalRun, key: str) -> ScalarHistory:
         with self._held():
@@ -240,12 +240,12 @@ class Agent:
             self._fold(run).outside = placed(processes)
             self._is_stale = True
 
-    def tell(self, node: str, launch: Launch | None = None) -> None:
+    def collect_facts(self, node: str, launch: Launch | None = None) -> None:
         """Collect facts for a hub, which shows this node as ``node``; call before ``start``."""
         self._reporter = RunReporter(node, launch)
 
     def facts(self, *, is_full: bool = False, is_last: bool = False) -> tuple[RunFacts, ...]:
-        """Facts of each run since the last call, or all facts; call ``tell`` first.
+        """Facts of each run since the last call, or all facts; call ``collect_facts`` first.
 
         Without a run, one item that reports this. ``is_last``: the agent disconnects.
         """
@@ -299,7 +299,7 @@ class Agent:
             if self._folder.reaps:
                 self._keep()
             with guard("folder", what="ended processes"):
-                self._let_go()
+                self._remove_ended()
             self._devices.look(time.monotonic(), self._runs.values())
             self._is_calm = self._calm()
             self._clock.observe(p.follower.begin_offset_ns for p in self._living())
@@ -380,9 +380,9 @@ class Agent:
             name = plain(os.path.basename(follower.path))
             with self._faults.guard("folder", what=f"segment {name}"):
                 process = Process(follower)
-                kept = self._totals_file.of(process)
-                if kept is not None:
-                    process.resume(kept)
+                totals = self._totals_file.pop(process)
+                if totals is not None:
+                    process.resume(totals)
                 self._adopt(process)
 
     def _adopt(self, process: Process) -> None:
@@ -416,11 +416,13 @@ class Agent:
             process.state = state
             fold.add(process, *process.poll())
         else:
-            kept = 0.0 if state in ("exited", "detached") else self._config.keep_dead_seconds
-            self._ended[process.follower.path] = time.monotonic() + kept
+            shown_seconds = (
+                0.0 if state in ("exited", "detached") else self._config.keep_dead_seconds
+            )
+            self._ended[process.follower.path] = time.monotonic() + shown_seconds
             fold.add(process, *process.finish(state))
 
-    def _let_go(self) -> None:
+    def _remove_ended(self) -> None:
         """Remove segments of ended processes: orderly ends at once, deaths after a while."""
         now = time.monotonic()
         for path, due in list(self._ended.items()):
@@ -428,11 +430,11 @@ class Agent:
                 self._folder.reap(path)
                 del self._ended[path]
         for fold in self._runs.values():
-            fold.let_go_ended()
+            fold.remove_ended()
         old_ns = time.monotonic_ns() - int(_FORGET_RUN_SECONDS * 1e9)
-        ended = sorted((fold.newest_ns, run) for run, fold in self._runs.items() if fold.has_ended)
-        for i, (newest_ns, run) in enumerate(reversed(ended)):
-            if i >= KEEP_RUNS or newest_ns < old_ns:
+        ended = sorted((fold.latest_ns, run) for run, fold in self._runs.items() if fold.has_ended)
+        for i, (latest_ns, run) in enumerate(reversed(ended)):
+            if i >= KEEP_RUNS or latest_ns < old_ns:
                 self._forget(run)
 
     def _forget(self, run: str) -> None:
@@ -454,11 +456,11 @@ class Agent:
 
     def _agent_row(self, runs: list[RunRow]) -> AgentRow:
         ranks = [rank for run in runs for rank in run.ranks]
-        kept = self._totals_file, self._incidents_file, self._evidence
+        state_files = self._totals_file, self._incidents_file, self._evidence
         problems = (
             *self._folder.problems.values(),
             *self._health_files.problems.values(),
-            *filter(None, (file.problem for file in kept)),
+            *filter(None, (file.problem for file in state_files)),
             *room_problems(self._config.directory),
             *self._clock.problems(),
             *self._reported.values(),

@@ -33,10 +33,10 @@ class ClockWatch:
         """
         now_ns = time.monotonic_ns()
         offset_ns = time.time_ns() - now_ns
-        known = [self._offset_ns] if self._offset_ns else [*filter(None, begin_offsets_ns)]
-        if known:
+        offsets_ns = [self._offset_ns] if self._offset_ns else [*filter(None, begin_offsets_ns)]
+        if offsets_ns:
             self._offset_ns = offset_ns
-        step_ns = max((offset_ns - before_ns for before_ns in known), key=abs, default=0)
+        step_ns = max((offset_ns - before_ns for before_ns in offsets_ns), key=abs, default=0)
         if abs(step_ns) >= LEAST_SECONDS * 1e9:
             self._step_seconds, self._seen_ns = step_ns / 1e9, now_ns
 

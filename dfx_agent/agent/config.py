@@ -297,12 +297,12 @@ def _tflops(key: str, value: Any) -> dict[str, float]:
         pairs = [text.partition("=") for text in _listed(key, value)]
         given = {name.strip(): number for name, _, number in pairs}
     try:
-        known = {str(name): float(number) for name, number in given.items()}
+        by_type = {str(name): float(number) for name, number in given.items()}
     except (TypeError, ValueError):
-        known = {}
-    if not known or not all(0 < number < 1e9 for number in known.values()):
+        by_type = {}
+    if not by_type or not all(0 < number < 1e9 for number in by_type.values()):
         raise ConfigError(f"{key} must be TFLOP/s, as in 989 or bfloat16=989, not {value!r}")
-    return known
+    return by_type
 
 
 def _options(key: str, value: Any) -> dict[str, Any]:

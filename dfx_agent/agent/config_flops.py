@@ -185,12 +185,12 @@ class _Reader:
         return found if lora is None else _with_lora(found, matrices, lora)
 
     def _dtype(self) -> str:
-        told: Any = self._config.get("dtype") or self._config.get("torch_dtype")  # transformers 4
-        if not told:
+        dtype: Any = self._config.get("dtype") or self._config.get("torch_dtype")  # transformers 4
+        if not dtype:
             raise UnknownConfigError("it lacks a dtype")
-        if not isinstance(told, str):
-            raise UnknownConfigError(f"its dtype is {str(told)[:20]!r}")
-        return told.removeprefix("torch.")
+        if not isinstance(dtype, str):
+            raise UnknownConfigError(f"its dtype is {str(dtype)[:20]!r}")
+        return dtype.removeprefix("torch.")
 
     @property
     def _is_tied(self) -> bool:
@@ -349,7 +349,7 @@ def _name_of(architectures: Any) -> str:
     return str(name)
 
 
-def _check_lora(lora: Mapping[str, Any], known: set[str]) -> None:
+def _check_lora(lora: Mapping[str, Any], names: set[str]) -> None:
     """UnknownConfigError unless LoRA trains only low-rank matrices next to known matrices."""
     kind = str(lora.get("peft_type", "LORA"))
     if kind != "LORA":
@@ -360,7 +360,7 @@ def _check_lora(lora: Mapping[str, Any], known: set[str]) -> None:
     targets = lora.get("target_modules")
     if not isinstance(targets, (str, list)):
         raise UnknownConfigError("target_modules is no list of names")
-    strange = [name for name in targets if name not in known] if type(targets) is list else []
+    strange = [name for name in targets if name not in names] if type(targets) is list else []
     if strange:
         raise UnknownConfigError(
             f"none of its matrices is {str(strange[0])[:60]!r} of target_modules"

@@ -30,17 +30,17 @@ def check_devices(
     deadline = time.monotonic() + patience_seconds
     while not all(_has_looked(reader) for reader in readers) and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
-    told = tuple(_told(reader, patience_seconds) for reader in readers)
+    kinds = tuple(_kind(reader, patience_seconds) for reader in readers)
     for reader in readers:
         reader.stop()
-    return told
+    return kinds
 
 
 def _has_looked(reader: DeviceReader) -> bool:
     return reader.is_over or reader.has_failed or reader.num_results >= 2
 
 
-def _told(reader: DeviceReader, patience_seconds: float) -> KindOfDevice:
+def _kind(reader: DeviceReader, patience_seconds: float) -> KindOfDevice:
     if not _has_looked(reader) and not reader.num_results:
         text = f"no answer for {patience_seconds:.0f} s: its driver hangs; see dmesg"
         return KindOfDevice(reader.name, (), text)

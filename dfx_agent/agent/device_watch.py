@@ -35,7 +35,7 @@ class DeviceWatch:
         self._readers = readers
         self._faults = faults
         self._rows: dict[str, tuple[DeviceRow, ...]] = {}
-        self._told: dict[str, int] = {}
+        self._num_results: dict[str, int] = {}
         self._due = 0.0
         self._with_problems: set[str] = set()
         self._sights: dict[Process, ProcessDevices] = {}
@@ -64,17 +64,20 @@ class DeviceWatch:
         fresh = [
             reading
             for reader in self._readers
-            if is_due or reader.num_results != self._told.get(reader.name)
-            if (reading := self._taken(reader)) is not None
+            if is_due or reader.num_results != self._num_results.get(reader.name)
+            if (reading := self._new_reading(reader)) is not None
         ]
         if fresh:
             self._note_problems()
             with self._faults.guard("device", what="stages"):
                 self._share(runs, fresh)
 
-    def _taken(self, reader: DeviceReader) -> DeviceReading | None:
+    def _new_reading(self, reader: DeviceReader) -> DeviceReading | None:
         """The latest reading of ``reader``; None if it has no new result."""
-        before, self._told[reader.name] = self._told.get(reader.name), reader.num_results
+        before, self._num_results[reader.name] = (
+            self._num_results.get(reader.name),
+            reader.num_results,
+        )
         rows: tuple[DeviceRow, ...] = ()
         reading = None
         with self._faults.guard("device", what=reader.name):
@@ -121,25 +124,25 @@ class DeviceWatch:
 
     def _sight(self, process: Process) -> ProcessDevices:
         """The devices of a process. The start environment is fixed, the used devices can change."""
-        known = self._sights.get(process)
+        sight = self._sights.get(process)
         used = [row.device for row in device_rows(process.gauges)]
-        told = dict(process.follower.layout.visible)
-        if known is not None and list(known.used) == used and known.reported == told:
-            return known
+        visible = dict(process.follower.layout.visible)
+        if sight is not None and list(sight.used) == used and sight.reported == visible:
+            return sight
         pid = process.follower.pid or 0 if self._sees_host_pids else 0
         return ProcessDevices(
             pid, environment_values(process.pid, VARIABLES), is_in_container(process.pid), used,
-            process.registered_as.local_rank, told,
+            process.registered_as.local_rank, visible,
         )  # fmt: skip
 
     def _reported(
         self,
-        known: tuple[Reported, ...],
+        earlier: tuple[Reported, ...],
         rows: Iterable[DeviceRow],
         users: dict[str, list[tuple[str, str]]],
     ) -> tuple[Reported, ...]:
-        """``known`` and all later events, with the ranks that used the device at that time."""
-        newest = max((event.time_seconds for event in known), default=0.0)
+        """``earlier`` and all later events, with the ranks that used the device at that time."""
+        latest_seconds = max((event.time_seconds for event in earlier), default=0.0)
         fresh = [
             Reported(
                 event.device, event.name, event.meaning, event.time_seconds, self._node,
@@ -147,9 +150,9 @@ class DeviceWatch:
             )
             for row in rows
             for event in row.events
-            if event.time_seconds > newest
+            if event.time_seconds > latest_seconds
         ]  # fmt: skip
-        return (*known, *fresh)[-_MOST_REPORTED:]
+        return (*earlier, *fresh)[-_MOST_REPORTED:]
 
 
 def _lived_just_now(process: Process) -> bool:
@@ -160,10 +163,10 @@ def _lived_just_now(process: Process) -> bool:
 def _own_bytes(sight: ProcessDevices, rows: Iterable[DeviceRow]) -> dict[str, float]:
     """Bytes that the process uses on each device, by the driver."""
     return {
-        row.device: told.used_bytes
+        row.device: user.used_bytes
         for row in rows
-        for told in row.processes
-        if told.pid == sight.pid and told.used_bytes is not None
+        for user in row.processes
+        if user.pid == sight.pid and user.used_bytes is not None
     }
 
 

@@ -20,7 +20,7 @@ def path(directory: str) -> str:
     return f"{state_directory(directory)}/{NAME}"
 
 
-def kept(directory: str) -> str | None:
+def read(directory: str) -> str | None:
     """The token that is there; None when there is none that we may use."""
     try:
         with closing(open_existing(state_directory(directory))) as folder:
@@ -32,10 +32,10 @@ def kept(directory: str) -> str | None:
 
 def made(directory: str) -> str:
     """The stored token, else a new one. OSError or SegmentError if it cannot be stored."""
-    if kept(directory) is None:
+    if read(directory) is None:
         with closing(open_state(directory)) as folder:
             folder.write(NAME, f"{os.urandom(_NUM_BYTES).hex()}\n".encode())
-    token = kept(directory)
+    token = read(directory)
     if token is None:
         raise OSError(f"{path(directory)} cannot be read")
     return token

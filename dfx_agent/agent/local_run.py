@@ -90,7 +90,7 @@ class LocalRun:
         return not self.outside and not any(p.is_living for p in self.processes.values())
 
     @property
-    def newest_ns(self) -> int:
+    def latest_ns(self) -> int:
         """Time of the latest event on the guest's monotonic clock; 0 without processes."""
         events = (p.last_event_ns or p.follower.begin_ns for p in self.processes.values())
         return max(events, default=0)
@@ -138,12 +138,12 @@ class LocalRun:
         """It belongs elsewhere: take it out of this run."""
         self.processes = {key: p for key, p in self.processes.items() if p is not process}
 
-    def let_go_ended(self) -> None:
+    def remove_ended(self) -> None:
         """Release all ended processes except the latest, and add their counts to ``dropped``."""
         for process in surplus(self.processes.values()):
-            self._let_go(process)
+            self._remove(process)
 
-    def _let_go(self, process: Process) -> None:
+    def _remove(self, process: Process) -> None:
         role, label = process.registered_as.role, process.label
         self.release(process)
         self.dropped.add(process)
@@ -256,7 +256,7 @@ class LocalRun:
     def _judged(self) -> dict[tuple[str, str], Process]:
         return {key: p for key, p in self.processes.items() if p.seat.is_judged}
 
-    def told(self) -> UnsentFacts:
+    def facts_to_send(self) -> UnsentFacts:
         """Facts that wait for the hub; the first call starts to collect them."""
         if self.unsent is None:
             self.unsent = UnsentFacts()

@@ -24,10 +24,10 @@ def given(key: str, value: Any) -> dict[str, ConfigFlops]:
     return {str(role): _flops(key, Path(str(file))) for role, file in value.items()}
 
 
-def of_stage(known: Mapping[str, ConfigFlops], role: str, stage: str) -> ConfigFlops | None:
+def of_stage(configs: Mapping[str, ConfigFlops], role: str, stage: str) -> ConfigFlops | None:
     """A reference model may be another one than that of its process."""
     names = ("ref", role, ALL) if stage == "ref_logprob" else (role, ALL)
-    return next((known[name] for name in names if name in known), None)
+    return next((configs[name] for name in names if name in configs), None)
 
 
 def _flops(key: str, path: Path) -> ConfigFlops:
@@ -35,8 +35,8 @@ def _flops(key: str, path: Path) -> ConfigFlops:
     try:
         return _found(key, path.expanduser())
     except (OSError, RuntimeError) as error:  # a name that is too long, a user that nobody knows
-        told = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{key}: cannot read {str(path)[:200]}: {told}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{key}: cannot read {str(path)[:200]}: {why}") from None
 
 
 def _found(key: str, path: Path) -> ConfigFlops:
@@ -56,10 +56,10 @@ def _found(key: str, path: Path) -> ConfigFlops:
 def _read(key: str, path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
-            told = file.read(_MOST_BYTES + 1)
-        if len(told) > _MOST_BYTES:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
             raise ConfigError(f"{key}: {path} has more than 1 MiB: give a model's config.json")
-        found = json.loads(told)
+        found = json.loads(data)
     except OSError as error:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):

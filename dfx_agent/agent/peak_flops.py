@@ -80,7 +80,7 @@ class Peaks:
     def __init__(self, override: Mapping[str, float] | None = None) -> None:
         self._override = dict(override or {})
 
-    def of(self, device: str, dtype: str) -> tuple[float | None, PeakSource]:
+    def peak(self, device: str, dtype: str) -> tuple[float | None, PeakSource]:
         """(FLOP/s, where that is from)."""
         given = self._override.get(dtype, self._override.get(OVERRIDE_OF_ALL))
         if given is not None:

@@ -130,8 +130,8 @@ def _rank_row(run: LocalRun, process: Process) -> RankRow:
     return RankRow(
         role=identity.role,
         rank=process.label,
-        local_rank=_known(identity.local_rank),
-        world_size=_known(identity.world_size),
+        local_rank=_none_if_unknown(identity.local_rank),
+        world_size=_none_if_unknown(identity.world_size),
         node=identity.host,
         pid=process.pid,
         attempt=process.attempt,
@@ -242,5 +242,5 @@ def _timeline_row(process: Process, closed: ClosedStep) -> TimelineRow:
     )
 
 
-def _known(value: int) -> int | None:
+def _none_if_unknown(value: int) -> int | None:
     return None if value == UNKNOWN else value

@@ -40,11 +40,11 @@ class RunReporter:
 
         An empty item is first if no run, or not the launched run, has processes.
         """
-        known = [fold for fold in folds if fold.processes]
-        is_launching = self._launch is not None and self._launch.run not in {f.run for f in known}
-        told = (self.facts(fold, is_full=is_full, is_last=is_last) for fold in known)
-        first = (self.nothing(is_last=is_last),) if is_launching or not known else ()
-        return (*first, *told)
+        present = [fold for fold in folds if fold.processes]
+        is_launching = self._launch is not None and self._launch.run not in {f.run for f in present}
+        facts_of_runs = (self.facts(fold, is_full=is_full, is_last=is_last) for fold in present)
+        first = (self.nothing(is_last=is_last),) if is_launching or not present else ()
+        return (*first, *facts_of_runs)
 
     def has_news(self, folds: Iterable[LocalRun]) -> bool:
         """Whether the runs have facts that should be sent soon."""
@@ -60,13 +60,15 @@ class RunReporter:
 
     def facts(self, run: LocalRun, *, is_full: bool = False, is_last: bool = False) -> RunFacts:
         """Facts at the last reading: changes since the previous call, or everything stored."""
-        unsent, facts = run.told(), run.facts
+        unsent, facts = run.facts_to_send(), run.facts
         number = self._next(run.run)
         is_full = is_full or number == 1
         seats, left = unsent.seats(map(self._seat, run.processes.values()), is_full=is_full)
         ranks = {
-            role: unsent.ranks(role, [_with_totals(run, role, r) for r in known], is_full=is_full)
-            for role, known in facts.ranks.items()
+            role: unsent.ranks(
+                role, [_with_totals(run, role, r) for r in rank_facts], is_full=is_full
+            )
+            for role, rank_facts in facts.ranks.items()
         }
         return replace(
             facts, node=self._node, boot=_BOOT, agent=self._agent, number=number,
@@ -78,9 +80,9 @@ class RunReporter:
             left=left,
             ranks=ranks,
             steps=tuple(
-                unsent.role(told, is_full=is_full)
-                for told in facts.steps
-                if told.role != LOG_ROLE
+                unsent.role(role_steps, is_full=is_full)
+                for role_steps in facts.steps
+                if role_steps.role != LOG_ROLE
             ),
             memory=unsent.memory(run.memory(), is_full=is_full),
             scalars=unsent.scalars(is_full=is_full),
@@ -90,7 +92,7 @@ class RunReporter:
 
     def _has_news(self, fold: LocalRun) -> bool:
         seats = map(self._seat, fold.processes.values())
-        return fold.told().has_news(seats) or fold.tracks.has_stalled_process(
+        return fold.facts_to_send().has_news(seats) or fold.tracks.has_stalled_process(
             fold.tracks.now_ns, _STANDS_NS
         )
 

@@ -18,7 +18,7 @@ from dfx_agent.node.time.work import ClosedWork, Work
 from dfx_agent.snapshot import ModelRow, StageWork, WorkRow
 
 # steps in which work is looked for: with a guest above its budget one in 16 has any
-_NEWEST = 20
+_NUM_LATEST = 20
 _TRAINED = "actor_update"  # of the stages that report their passes, those with a backward pass
 _UNSEEN = "no hook sees its models: set model_config to their config.json"
 
@@ -32,13 +32,13 @@ def work_row(
     their passes and whose FLOPs no hook has counted.
     """
     models = tuple(ModelRow(*model) for model in process.follower.layout.models.values())
-    newest = [step for step in list(process.windows)[-_NEWEST:] if step.work is not None]
-    newest.sort(key=lambda step: bool(step.work and step.work.flops))  # those of the hooks last
+    latest = [step for step in list(process.windows)[-_NUM_LATEST:] if step.work is not None]
+    latest.sort(key=lambda step: bool(step.work and step.work.flops))  # those of the hooks last
     device = _device(process)
-    if not newest:
+    if not latest:
         reasons = "; ".join(f"{model.name}: {model.reason}" for model in models if model.reason)
         return _uncounted(device, models, reasons) if reasons else None
-    closed = newest[-1]
+    closed = latest[-1]
     work, used = _with_configs(
         closed.work or ClosedWork(), process.registered_as.role, configs or {}
     )
@@ -84,7 +84,7 @@ def _row(
     stages = sorted({key.stage for key in work.flops})
     rows = tuple(_stage(stage, work, device, peaks) for stage in stages)
     largest = max(work.flops, key=lambda key: work.flops[key])
-    peak, source = peaks.of(device, largest.dtype)
+    peak, source = peaks.peak(device, largest.dtype)
     ratio = _mfu(work.flops, seconds, device, peaks)
     return WorkRow(
         step=closed.window.step,
@@ -119,7 +119,7 @@ def _mfu(
         return None
     at_peak = 0.0  # seconds that the device would have needed at its peak
     for key, number in flops.items():
-        peak, _ = peaks.of(device, key.dtype)
+        peak, _ = peaks.peak(device, key.dtype)
         if peak is None:
             return None
         at_peak += number / peak
@@ -127,8 +127,8 @@ def _mfu(
 
 
 def _reason(device: str, flops: Iterable[Work], peaks: Peaks) -> str:
-    unknown = sorted({key.dtype for key in flops if peaks.of(device, key.dtype)[0] is None})
+    unknown = sorted({key.dtype for key in flops if peaks.peak(device, key.dtype)[0] is None})
     if not unknown:
         return "how long the step took is not known"
-    of = device or "a device without a name"
-    return f"no peak of {of} for {', '.join(unknown)} is known: set peak_tflops"
+    name = device or "a device without a name"
+    return f"no peak of {name} for {', '.join(unknown)} is known: set peak_tflops"

@@ -14,7 +14,7 @@ from alert_receivers import Hook, hooked
 from live_processes import DFX_AGENT, LiveAgent, started, until, unused_port
 from prometheus_client.parser import text_string_to_metric_families
 
-from dfx_agent.agent.kept import incidents as incidents_file
+from dfx_agent.agent.stored import incidents as incidents_file
 from dfx_agent.node.segments.owned_files import state_directory
 
 JOB = str(Path(__file__).parent / "scripted_job.py")

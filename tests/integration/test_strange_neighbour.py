@@ -20,7 +20,7 @@ from live_processes import (
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_page import GREEN
 
-from dfx_agent.agent.kept.baselines import FOLDER, _name
+from dfx_agent.agent.stored.baselines import FOLDER, _name
 from dfx_agent.node.segments.owned_files import state_directory
 
 HOSTILE = [sys.executable, str(HERE / "hostile_rank.py")]

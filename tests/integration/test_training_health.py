@@ -51,7 +51,7 @@ def agent(tmp_path_factory):
 
 
 def agent_token(tmp_path_factory):
-    return folder_token.kept(str(tmp_path_factory.getbasetemp() / "health0" / "dir"))
+    return folder_token.read(str(tmp_path_factory.getbasetemp() / "health0" / "dir"))
 
 
 @pytest.fixture(scope="module")

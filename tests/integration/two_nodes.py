@@ -37,7 +37,7 @@ class TwoNodes:
         self._folders, self._whole_folder = folders, whole
         self._whole = Agent(Config(str(whole)), reap=False)
         for node, agent in self.agents.items():
-            agent.tell(node)
+            agent.collect_facts(node)
 
     def look(self, *, is_full: bool = False) -> bool:
         """False where the hub asks to be told all again."""

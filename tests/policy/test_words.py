@@ -25,7 +25,6 @@ NOT_YET: set[str] = {
     "alert_rules",
     "dashboards",
     "deploy",
-    "dfx_agent/agent",
     "dfx_agent/base",
     "dfx_agent/catalogue",
     "dfx_agent/commands",

@@ -105,7 +105,7 @@ def _asked(args: argparse.Namespace) -> _Asked | None:
     if holder is None or not holder.url.startswith("http://"):
         return None
     # a lock that somebody else wrote chose where our token would be shown
-    shown = (token or folder_token.kept(directory)) if is_by_us else _token(args.token_file)
+    shown = (token or folder_token.read(directory)) if is_by_us else _token(args.token_file)
     return _Asked(holder.url, shown, frozenset({holder.pid}))
 
 

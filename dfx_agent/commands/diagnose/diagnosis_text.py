@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from dfx_agent.agent.kept.findings import findings
+from dfx_agent.agent.stored.findings import findings
 from dfx_agent.base.text import seconds_text
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.judge.memory.judge import heap_text

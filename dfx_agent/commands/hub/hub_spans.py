@@ -73,7 +73,7 @@ class HubSpans:
 
                 self._folder = tempfile.TemporaryDirectory(prefix="dfx-spans-")
                 self._agent = Agent(Config(self._folder.name, find_engines=False))
-                self._agent.tell(NODE)
+                self._agent.collect_facts(NODE)
                 self._segments = SpanSegments(
                     self._folder.name,
                     lambda: self._folds.snapshot().runs,

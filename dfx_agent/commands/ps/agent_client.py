@@ -139,7 +139,7 @@ def of_folder(config: Config, token: str | None) -> AskedAgent | None:
     if holder is None:
         return None
     if is_by_us:  # else somebody else chose where it would be shown
-        token = token or token_in(config.token_file) or folder_token.kept(config.directory)
+        token = token or token_in(config.token_file) or folder_token.read(config.directory)
     pids = frozenset({holder.pid})
     if not _is_http(holder.url):  # an older agent, or one that is starting
         return AskedAgent(DEFAULT_URL, token, pids=pids, is_guess=True)

@@ -143,7 +143,7 @@ def _see_off(service: Service, hub: Hub | None, starting: StartingRanks) -> None
 def _tell_what_was_kept(directory: str, run: str, begin_seconds: float) -> None:
     """Print the latest crash of this job, else its last hang: CMD's exit code shows neither."""
     try:
-        from dfx_agent.agent.kept.findings import findings
+        from dfx_agent.agent.stored.findings import findings
 
         kept = [f for f in findings(directory, run) if f.run == run]
         kept = [f for f in kept if f.begin_seconds >= begin_seconds]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from dfx_agent.agent import folder_token
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import AUTO, Config
-from dfx_agent.agent.kept.document import KeptDocument
+from dfx_agent.agent.stored.document import StoredDocument
 from dfx_agent.alerting import notification
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
@@ -75,7 +75,7 @@ class Service:
         )
         self.agent.follow_spans(self._spans.row)
         if self._join is not None:
-            self.agent.tell(self._node, launch)
+            self.agent.collect_facts(self._node, launch)
             self.agent.follow_hub(self._join.row)
         self.trackers = Trackers(trackers, self.agent, self._report)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
@@ -228,10 +228,10 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
     return live
 
 
-def _told(config: Config, agent: Agent) -> KeptDocument[dict[str, notification.Delivered]]:
+def _told(config: Config, agent: Agent) -> StoredDocument[dict[str, notification.Delivered]]:
     """Alerts that this agent and earlier agents have delivered to receivers."""
 
     def tell(problem: str) -> None:
         agent.report("", _TOLD, f"{problem}: alerts that still fire may be delivered again")
 
-    return KeptDocument(config.directory, _TOLD, notification.DOCUMENT, tell)
+    return StoredDocument(config.directory, _TOLD, notification.DOCUMENT, tell)

@@ -85,7 +85,7 @@ def test_the_setting_goes_before_the_table_for_its_type_or_for_all():
     row = work_row(process(), Peaks({"all": 1978.8, "float32": 1.0}))
     assert row is not None
     assert (row.mfu_ratio, row.peak_source) == (pytest.approx(0.105), "override")
-    assert Peaks({"float32": 1.0}).of(H100[1], "bfloat16") == (989.4 * TERA, "table")
+    assert Peaks({"float32": 1.0}).peak(H100[1], "bfloat16") == (989.4 * TERA, "table")
 
 
 def test_a_model_that_nobody_can_count_is_told_with_the_reason():
@@ -143,7 +143,7 @@ def test_without_a_configuration_passes_alone_say_what_is_missing():
     ],
 )  # fmt: skip
 def test_names_as_drivers_say_them(name: str, tflops: float | None):
-    peak, source = Peaks().of(name, "bfloat16")
+    peak, source = Peaks().peak(name, "bfloat16")
     assert peak == (None if tflops is None else pytest.approx(tflops * TERA))
     assert source == ("unknown" if tflops is None else "table")
     assert all(part.source for part in PARTS)

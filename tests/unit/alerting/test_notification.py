@@ -7,7 +7,7 @@ import json
 import pytest
 from alert_scene import AGENT, look, run, state
 
-from dfx_agent.agent.kept.document import KeptDocument
+from dfx_agent.agent.stored.document import StoredDocument
 from dfx_agent.alerting import notification
 from dfx_agent.alerting.alertmanager import MIN_FIRING_SECONDS, AlertmanagerOutbox
 from dfx_agent.alerting.courier import Courier
@@ -42,7 +42,7 @@ def agent(dfx_dir):
 
     def made() -> tuple[LiveAlerts, Courier]:
         hook = webhook()
-        kept = KeptDocument(str(dfx_dir), "told.json", notification.DOCUMENT)
+        kept = StoredDocument(str(dfx_dir), "told.json", notification.DOCUMENT)
         alerts = LiveAlerts(
             None, lambda row: samples_of(row.signals) if row.signals else {}, ALERTS, [hook],
             {}, lambda: "http://page:1", "node-a", kept,
@@ -136,7 +136,7 @@ def test_a_receiver_is_known_again_and_its_secret_is_not_kept():
 def test_what_is_not_ours_is_no_memory(dfx_dir, document):
     (dfx_dir / "told.json").write_text(json.dumps(document))
     said: list[str] = []
-    kept = KeptDocument(str(dfx_dir), "told.json", notification.DOCUMENT, said.append)
+    kept = StoredDocument(str(dfx_dir), "told.json", notification.DOCUMENT, said.append)
     assert kept.load() is None
     assert kept.problem.startswith("cannot use told.json (")
     assert said == [kept.problem]

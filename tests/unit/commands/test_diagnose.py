@@ -10,7 +10,7 @@ import pytest
 from alert_scene import AGENT
 from prometheus_page import rank_row
 
-from dfx_agent.agent.kept import evidence
+from dfx_agent.agent.stored import evidence
 from dfx_agent.commands.diagnose import diagnosis_text
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.snapshot import (

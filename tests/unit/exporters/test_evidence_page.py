@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_source import ScriptedSource
 
-from dfx_agent.agent.kept.evidence import DOCUMENT
+from dfx_agent.agent.stored.evidence import DOCUMENT
 from dfx_agent.exporters.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import (
     IncidentEvidence,

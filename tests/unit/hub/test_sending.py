@@ -58,7 +58,7 @@ def taken(node: NodeRun, facts: RunFacts) -> RunFacts:
 
 def test_increments_make_the_whole(dfx_dir):
     with staged(dfx_dir) as scene:
-        scene.agent.tell("node-a")
+        scene.agent.collect_facts("node-a")
         ranks = scene.warm_up()
         scene.agent.poll()
         (first,) = scene.agent.facts()
@@ -90,7 +90,7 @@ def test_increments_make_the_whole(dfx_dir):
 
 def test_what_is_told_does_not_grow_while_nothing_happens(dfx_dir):
     with staged(dfx_dir) as scene:
-        scene.agent.tell("node-a")
+        scene.agent.collect_facts("node-a")
         scene.warm_up()
         scene.agent.poll()
         scene.agent.facts()
@@ -105,7 +105,7 @@ def test_what_is_told_does_not_grow_while_nothing_happens(dfx_dir):
 
 def test_an_agent_without_a_run_says_that_it_is_there(dfx_dir):
     with staged(dfx_dir) as scene:
-        scene.agent.tell("node-a")
+        scene.agent.collect_facts("node-a")
         scene.agent.poll()
         (facts,) = scene.agent.facts()
         assert (facts.run, facts.node, facts.seats) == ("", "node-a", ())
@@ -144,7 +144,7 @@ def test_a_step_that_closed_and_who_is_there_is_news():
 
 def test_who_stands_is_news(dfx_dir):
     with staged(dfx_dir) as scene:
-        scene.agent.tell("node-a")
+        scene.agent.collect_facts("node-a")
         (rank, *_) = scene.warm_up()
         scene.agent.poll()
         scene.agent.facts()
@@ -172,7 +172,7 @@ def test_readings_of_one_process_are_told_as_one():
 def test_a_launcher_that_waits_is_told_until_its_run_has_somebody(dfx_dir):
     with staged(dfx_dir) as scene:
         launch = Launch(run="r", num_nodes=2, meets_at="a:1", begin_ns=5)
-        scene.agent.tell("node-a", launch)
+        scene.agent.collect_facts("node-a", launch)
         (before,) = scene.agent.facts()
         assert (before.run, loaded(dumped(before)).launch) == ("", launch)
         scene.warm_up()

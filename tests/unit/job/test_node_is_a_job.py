@@ -70,7 +70,7 @@ class Both:
 
     def __init__(self, folder: Path, ranks: list[Rank]) -> None:
         self.agent, self.hub, self.ranks = Agent(Config(str(folder)), reap=False), JobFolds(), ranks
-        self.agent.tell("here")
+        self.agent.collect_facts("here")
         self.begin_ns = time.monotonic_ns() - NUM_STEPS * STEP_MS * 10**6
 
     def passes(self, step: int, slow: int = -1, **numbers: float) -> None:
@@ -272,7 +272,7 @@ class Alone:
 
     def __init__(self, folder: Path) -> None:
         self.agent, self.hub = Agent(Config(str(folder))), JobFolds()
-        self.agent.tell("here")
+        self.agent.collect_facts("here")
 
     look = Both.look
 

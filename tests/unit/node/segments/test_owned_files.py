@@ -17,7 +17,7 @@ from job_scene import Job, run_row
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.kept import baselines as health_files
+from dfx_agent.agent.stored import baselines as health_files
 from dfx_agent.node.segments import lock, owned_files
 from dfx_agent.node.segments.reader import Folder
 from dfx_agent.node.segments.stacks import read_stacks

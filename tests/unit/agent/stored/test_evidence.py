@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hang_scene import Rank, Scene, hold_in, staged
 
-from dfx_agent.agent.kept import evidence
-from dfx_agent.agent.kept.evidence import MAX_FILES, Evidence
+from dfx_agent.agent.stored import evidence
+from dfx_agent.agent.stored.evidence import MAX_FILES, Evidence
 from dfx_agent.exporters.evidence_page import of_incident
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 
@@ -30,7 +30,7 @@ class Kept:
         self.evidence.observe(self.scene.watch.watched(self.scene.agent._runs["r"]))
 
     def files(self) -> list[Path]:
-        return evidence.newest(str(self.scene.folder))
+        return evidence.latest_files(str(self.scene.folder))
 
     def document(self, outcome: str = "open") -> dict:
         """The only file as soon as it has this outcome."""
@@ -102,8 +102,8 @@ def test_the_last_collectives_of_the_flight_recorder_are_kept(kept):
     document = kept.document("agent ended")
     places = {place["rank"]: place["recorded_collectives"] for place in document["places"]}
     assert places["2"] == []
-    newest, oldest = places["0"]
-    assert (newest["operation"], newest["tensors"], newest["sequence"], newest["is_finished"]) == (
+    latest, oldest = places["0"]
+    assert (latest["operation"], latest["tensors"], latest["sequence"], latest["is_finished"]) == (
         "all_reduce", "[8] float32", 2, False,
     )  # fmt: skip
     assert (oldest["operation"], oldest["is_finished"]) == ("broadcast", True)
@@ -251,10 +251,10 @@ def test_files_are_found_by_run_and_kind(dfx_dir):
     folder.mkdir(mode=0o700)
     for name in ("a_b-20261121T101500-hang", "a_b-20261121T101501-crash", "c-1-hang"):
         (folder / f"{name}.json").write_text("{}")
-    assert len(evidence.newest(str(dfx_dir))) == 3
-    (found,) = evidence.newest(str(dfx_dir), "a b", "hang")
+    assert len(evidence.latest_files(str(dfx_dir))) == 3
+    (found,) = evidence.latest_files(str(dfx_dir), "a b", "hang")
     assert found.name == "a_b-20261121T101500-hang.json"
-    assert evidence.newest(str(dfx_dir / "none")) == []
+    assert evidence.latest_files(str(dfx_dir / "none")) == []
 
 
 def test_names_of_runs_do_not_leave_the_folder(dfx_dir):

@@ -56,7 +56,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPosition:
     """Position of one rank, and the data that the writer needs to request its stacks."""
 
     role: str
@@ -70,7 +70,7 @@ class Place:
     reached: Mapping[str, int]
 
     @classmethod
-    def of(cls, role: str, track: Track, now_ns: int) -> Place:
+    def from_track(cls, role: str, track: Track, now_ns: int) -> RankPosition:
         process = track.process
         follower = process.follower
         return cls(
@@ -88,7 +88,7 @@ class Incident:
     verdict: Verdict
     begin_seconds: float
     rows: RunRow
-    places: list[Place]
+    places: list[RankPosition]
     outcome: EvidenceOutcome = "open"
     end_seconds: float | None = None
     is_settled: bool = False
@@ -143,7 +143,10 @@ class Evidence:
 
     def _begin(self, key: tuple[str, str, str], fold: LocalRun, verdict: Verdict) -> None:
         now_ns = time.monotonic_ns()
-        places = [Place.of(t.process.follower.identity.role, t, now_ns) for t in fold.tracks]
+        places = [
+            RankPosition.from_track(t.process.follower.identity.role, t, now_ns)
+            for t in fold.tracks
+        ]
         places.sort(key=lambda place: (place.role, len(place.rank), place.rank))
         incident = Incident(fold.run, verdict, time.time(), view.run_row(fold), places)
         self._incidents[key] = incident
@@ -185,7 +188,7 @@ class Evidence:
             return closing(state.own_folder(FOLDER))
 
 
-def newest(directory: str, run: str = "", kind: str = "") -> list[Path]:
+def latest_files(directory: str, run: str = "", kind: str = "") -> list[Path]:
     """Evidence files of DFX_DIR, latest first; of one run and kind if these are given."""
     prefix = f"{_file_name(run)}-" if run else ""
     path = Path(state_directory(directory), FOLDER)
@@ -237,19 +240,19 @@ def _take_stacks(incident: Incident) -> None:
         flight = read_flight(place.segment, place.moved_ns, place.folder) if is_open else None
         if flight:
             incident.flights[place.segment] = flight
-        known = incident.stacks.get(place.segment)
-        taken = (
+        earlier = incident.stacks.get(place.segment)
+        stacks = (
             read_stacks(place.segment, place.moved_ns, place.folder)
-            if is_open or not known
-            else known
+            if is_open or not earlier
+            else earlier
         )
-        if not (taken or known) and is_open and incident.is_settled and place.is_local:
-            taken = dump_with_py_spy(place.pid)
-        if taken:
-            incident.stacks[place.segment] = taken
+        if not (stacks or earlier) and is_open and incident.is_settled and place.is_local:
+            stacks = dump_with_py_spy(place.pid)
+        if stacks:
+            incident.stacks[place.segment] = stacks
 
 
-def _place(place: Place, incident: Incident) -> RankEvidence:
+def _place(place: RankPosition, incident: Incident) -> RankEvidence:
     stacks = incident.stacks.get(place.segment)
     return RankEvidence(
         role=place.role,

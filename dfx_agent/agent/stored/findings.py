@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from dfx_agent.agent.kept import evidence
+from dfx_agent.agent.stored import evidence
 from dfx_agent.base.text import plain
 from dfx_agent.snapshot import IncidentEvidence
 
 
-class KeptFinding(NamedTuple):
+class StoredFinding(NamedTuple):
     """One evidence file. Of an unreadable file only the name is available.
 
     ``begin_seconds``: Unix time; ``is_over``: the job continued after it.
@@ -28,17 +28,17 @@ class KeptFinding(NamedTuple):
         return f"Evidence: dfx-agent report FILE.html --evidence {self.file}"
 
 
-def findings(directory: str, run: str = "", kind: str = "") -> list[KeptFinding]:
+def findings(directory: str, run: str = "", kind: str = "") -> list[StoredFinding]:
     """Stored findings, latest first; of one run and kind if these are given."""
-    return [_finding(file) for file in evidence.newest(directory, run, kind)]
+    return [_finding(file) for file in evidence.latest_files(directory, run, kind)]
 
 
-def _finding(file: Path) -> KeptFinding:
+def _finding(file: Path) -> StoredFinding:
     try:
         document = evidence.DOCUMENT.read(file.read_bytes())
     except (OSError, ValueError):
-        return KeptFinding(file)
-    return KeptFinding(
+        return StoredFinding(file)
+    return StoredFinding(
         file,
         document.run.run,
         document.verdict.kind,

@@ -51,11 +51,11 @@ class Entry:
     collectives: Annotated[tuple[CountsRow, ...], Field(max_length=MAX_BOOKS)] = ()
 
     @classmethod
-    def of(cls, kept: StoredTotals) -> Entry:
-        totals = TotalsRow.of(kept.totals)
-        return cls(kept.position, kept.until_ns, totals, kept.collectives)
+    def from_totals(cls, stored: StoredTotals) -> Entry:
+        row = TotalsRow.from_totals(stored.totals)
+        return cls(stored.position, stored.until_ns, row, stored.collectives)
 
-    def kept(self) -> StoredTotals:
+    def to_totals(self) -> StoredTotals:
         collectives = tuple(CollectiveCounts(*row) for row in self.collectives)
         return StoredTotals(self.position, self.until_ns, self.totals.totals(), collectives)
 
@@ -73,7 +73,7 @@ class TotalsRow:
     numbers: tuple[Count, Count, Count, Count, Count]
 
     @classmethod
-    def of(cls, totals: Totals) -> TotalsRow:
+    def from_totals(cls, totals: Totals) -> TotalsRow:
         t, split = totals, totals.split
         return cls(
             split.active_ns, split.idle_ns, dict(split.stages_ns),
@@ -109,22 +109,22 @@ class TotalsFile:
         self._problems: dict[str, SegmentProblem] = {}  # "use" or "keep" -> the last one
         self._directory = directory
         self._path = f"{state_directory(directory)}/{NAME}"
-        self._kept_seconds = time.monotonic()
+        self._written_seconds = time.monotonic()
         self._positions: dict[Process, int] = {}  # when last stored
-        self._kept = self._read()
+        self._entries = self._read()
 
     @property
     def problem(self) -> SegmentProblem | None:
         """What cannot be stored now, else what could not be used at the start."""
         return self._problems.get("keep") or self._problems.get("use")
 
-    def of(self, process: Process) -> StoredTotals | None:
+    def pop(self, process: Process) -> StoredTotals | None:
         """What an earlier agent knew of this very process."""
-        entry = self._kept.pop(key_of(process.follower.preamble), None)
+        entry = self._entries.pop(key_of(process.follower.preamble), None)
         if entry is None:
             return None
         try:
-            return ENTRY.loaded(entry).kept()
+            return ENTRY.loaded(entry).to_totals()
         except ValueError as error:
             self._note("use", error)
             return None
@@ -137,16 +137,18 @@ class TotalsFile:
         """
         now = time.monotonic()
         living = {p: fold for fold in folds for p in fold.processes.values() if p.is_living}
-        is_due = is_last or now - self._kept_seconds >= EVERY_SECONDS
+        is_due = is_last or now - self._written_seconds >= EVERY_SECONDS
         if not is_due and not any(map(self._is_far, living)):
             return
-        self._kept_seconds = now
+        self._written_seconds = now
         self._positions = {p: p.follower.position for p in living}
         rows = {
             key_of(p.follower.preamble): p.stored_totals(tuple(fold.collectives.books(p)))
             for p, fold in living.items()
         }
-        entries = {key: Entry.of(kept) for key, kept in rows.items() if kept is not None}
+        entries = {
+            key: Entry.from_totals(totals) for key, totals in rows.items() if totals is not None
+        }
         try:
             data = b'{"format":1,"processes":%b}' % _ENTRIES.dumped(entries)
             with closing(open_state(self._directory)) as folder:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from dfx_agent.agent.kept.baselines import FILE
+from dfx_agent.agent.stored.baselines import FILE
 from dfx_agent.job.learned import Learned
 from dfx_agent.judge.divergence.health import RunHealth
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dfx_agent.agent.kept.document import KeptDocument
-from dfx_agent.agent.kept.totals import key_of
 from dfx_agent.agent.local_run import LocalRun
+from dfx_agent.agent.stored.document import StoredDocument
+from dfx_agent.agent.stored.totals import key_of
 from dfx_agent.job.incidents.book import StoredIncident
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import Incident, RunVerdicts, SegmentProblem
@@ -29,7 +29,7 @@ _MAX_FINISHED = 8
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class StoredRun:
     """One run: its processes, how the ended processes ended, and the open incidents."""
 
     processes: tuple[str, ...]
@@ -47,7 +47,7 @@ class File:
     finished: tuple[Any, ...] = ()
 
 
-RUN = Document[KeptRun](KeptRun)
+RUN = Document[StoredRun](StoredRun)
 FINISHED = Document[RunVerdicts](RunVerdicts)
 FILE = Document[File](File)
 
@@ -56,13 +56,13 @@ class IncidentsFile:
     """Incidents of one agent. No method raises: ``problem`` is the last failed read or write."""
 
     def __init__(self, directory: str) -> None:
-        self._file = KeptDocument(directory, NAME, FILE)
+        self._file = StoredDocument(directory, NAME, FILE)
         found = self._file.load()
         self._found = found.runs if found else {}
         self._finished = _loaded(found.finished if found else ())
         self._processes_before: dict[str, frozenset[str]] = {}
-        self._kept: tuple[object, ...] | None = None  # as it was written
-        self._kept_seconds = time.monotonic()
+        self._written: tuple[object, ...] | None = None  # as it was written
+        self._written_seconds = time.monotonic()
 
     @property
     def problem(self) -> SegmentProblem | None:
@@ -93,11 +93,11 @@ class IncidentsFile:
     def keep(self, folds: Iterable[LocalRun], *, is_last: bool = False) -> None:
         """Write open incidents, at most every ``EVERY_SECONDS`` and only if they have changed."""
         now = time.monotonic()
-        if not is_last and now - self._kept_seconds < EVERY_SECONDS:
+        if not is_last and now - self._written_seconds < EVERY_SECONDS:
             return
-        self._kept_seconds = now
+        self._written_seconds = now
         folds = list(folds)
-        rows = {f.run: _entry(f) for f in folds if _is_told(f) or f.has_ended}
+        rows = {f.run: _entry(f) for f in folds if _has_content(f) or f.has_ended}
         for fold in folds:
             if not fold.has_ended:  # it was started again
                 self._finished.pop(fold.run, None)
@@ -108,10 +108,10 @@ class IncidentsFile:
                 self._finished.pop(run, None)  # the latest are last
                 self._finished[run] = verdicts
         self._finished = dict(list(self._finished.items())[-_MAX_FINISHED:])
-        told = rows, tuple(self._finished.values())
-        if told != self._kept:
-            self._kept = told
-            self._file.save(File(1, dict(rows), told[1]))
+        content = rows, tuple(self._finished.values())
+        if content != self._written:
+            self._written = content
+            self._file.save(File(1, dict(rows), content[1]))
 
     def without_ended_before(self, runs: Mapping[str, LocalRun]) -> dict[str, LocalRun]:
         """``runs`` without the runs whose end ``finished`` already shows."""
@@ -144,7 +144,7 @@ def _loaded(rows: Iterable[Any]) -> dict[str, RunVerdicts]:
     return found
 
 
-def _is_told(fold: LocalRun) -> bool:
+def _has_content(fold: LocalRun) -> bool:
     book = fold.job.incidents
     return bool(
         book.incidents_to_store()
@@ -153,9 +153,9 @@ def _is_told(fold: LocalRun) -> bool:
     )
 
 
-def _entry(fold: LocalRun) -> KeptRun:
+def _entry(fold: LocalRun) -> StoredRun:
     tracks = fold.tracks
-    return KeptRun(
+    return StoredRun(
         tuple(key_of(p.follower.preamble) for p in fold.processes.values()),
         {key_of(t.process.follower.preamble): t.ending for t in tracks if t.ending},
         fold.job.incidents.incidents_to_store(),

@@ -67,11 +67,11 @@ class HealthFiles:
         """The state that an earlier agent stored for a run of this name, else ``health``."""
         name = _name(run)
         try:
-            known = self._read(name)
-            if known is None:
+            stored = self._read(name)
+            if stored is None:
                 return health
             restored = Signals(health.critical)
-            restored.resume(known)
+            restored.resume(stored)
         except Exception as error:  # noqa: BLE001 (the agent survives any content of the file)
             why = reason(error)[:80] or type(error).__name__
             path = f"{self._path}/{name}"

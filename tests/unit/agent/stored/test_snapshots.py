@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dfx_agent.agent.kept import snapshots
-from dfx_agent.agent.kept.snapshots import AllocatorSnapshots
+from dfx_agent.agent.stored import snapshots
+from dfx_agent.agent.stored.snapshots import AllocatorSnapshots
 from dfx_agent.node.segments.owned_files import open_observed
 from dfx_agent.snapshot import Verdict
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
 
-from dfx_agent.agent.kept.evidence import FOLDER
 from dfx_agent.agent.local_run import LocalRun
+from dfx_agent.agent.stored.evidence import FOLDER
 from dfx_agent.node.process import Process
 from dfx_agent.node.segments.owned_files import open_state
 from dfx_agent.snapshot import Verdict
@@ -43,7 +43,7 @@ class AllocatorSnapshots:
         for process in [p for p in self._asked if p in fold.processes.values()]:
             if process.follower.sibling_status(SNAPSHOT_SUFFIX) is not None:
                 self._keep(process)
-        self._asked = {p: told for p, told in self._asked.items() if p.is_living}
+        self._asked = {p: names for p, names in self._asked.items() if p.is_living}
 
     def _wanted(self, fold: LocalRun, verdict: Verdict) -> Iterable[Process]:
         if verdict.state != "found" or verdict.cause == _ON_HOST:
@@ -65,19 +65,19 @@ class AllocatorSnapshots:
         folder = process.follower.folder
         if folder is not None and folder.is_own:
             with suppress(FileExistsError):
-                folder.create(_beside(process, WANTED_SUFFIX))
+                folder.create(_sibling(process, WANTED_SUFFIX))
 
     def _keep(self, process: Process) -> None:
         folder, name = process.follower.folder, list(self._asked[process].values())[-1]
         if folder is None or not folder.is_own:
             return
         with closing(open_state(self._directory)) as state:
-            kept = state.own_folder(FOLDER)
-        with closing(kept):
-            folder.hand_over(_beside(process, SNAPSHOT_SUFFIX), kept, name)
-            for _, old in kept.list_latest_first(".pickle")[MAX_FILES:]:
-                kept.remove(old)
+            evidence = state.own_folder(FOLDER)
+        with closing(evidence):
+            folder.hand_over(_sibling(process, SNAPSHOT_SUFFIX), evidence, name)
+            for _, old in evidence.list_latest_first(".pickle")[MAX_FILES:]:
+                evidence.remove(old)
 
 
-def _beside(process: Process, suffix: str) -> str:
+def _sibling(process: Process, suffix: str) -> str:
     return os.path.basename(process.follower.path).removesuffix(SUFFIX) + suffix

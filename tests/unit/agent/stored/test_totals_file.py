@@ -14,7 +14,7 @@ from job_scene import Job, rank_row
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.agent.kept import totals as totals_file
+from dfx_agent.agent.stored import totals as totals_file
 from dfx_agent.node.time.account import Split
 from dfx_agent.node.time.totals import CollectiveCounts, StoredTotals, Totals
 from dfx_agent.snapshot.document import reason
@@ -184,13 +184,15 @@ def totals(draw) -> Totals:
 
 @given(totals())
 def test_totals_survive_as_text(given_totals):
-    entry = totals_file.Entry.of(StoredTotals(7, 9, given_totals))
-    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).kept() == StoredTotals(
+    entry = totals_file.Entry.from_totals(StoredTotals(7, 9, given_totals))
+    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).to_totals() == StoredTotals(
         7, 9, given_totals
     )
 
 
-KEEPS = json.loads(totals_file.ENTRY.dumped(totals_file.Entry.of(StoredTotals(7, 9, Totals()))))
+KEEPS = json.loads(
+    totals_file.ENTRY.dumped(totals_file.Entry.from_totals(StoredTotals(7, 9, Totals())))
+)
 
 
 @given(st.sampled_from(sorted(KEEPS["totals"])), st.none() | st.integers(max_value=-1) | st.text())
@@ -202,7 +204,7 @@ def test_what_is_no_count_is_refused_in_one_line(name, value):
 
 
 def dumped(of: Totals) -> dict:
-    return asdict(totals_file.TotalsRow.of(of))
+    return asdict(totals_file.TotalsRow.from_totals(of))
 
 
 @given(totals(), totals())
@@ -317,7 +319,7 @@ def test_a_restart_takes_nothing_from_collectives(watched, num_steps_meanwhile):
 
 def test_an_entry_of_an_agent_that_kept_no_collectives_is_read():
     known = {key: value for key, value in KEEPS.items() if key != "collectives"}
-    assert totals_file.ENTRY.loaded(known).kept() == StoredTotals(7, 9, Totals())
+    assert totals_file.ENTRY.loaded(known).to_totals() == StoredTotals(7, 9, Totals())
 
 
 @pytest.mark.parametrize("row", [["0", "", [1]], ["0", "", [-1.0] * 11], ["0", "", ["x"] * 11]])
@@ -329,5 +331,5 @@ def test_strange_collectives_are_refused(row):
 def test_counts_of_collectives_survive_as_text():
     counts = CollectiveCounts("0", "rollout", (*range(10), 2.5))
     kept = StoredTotals(7, 9, Totals(), (counts,))
-    entry = totals_file.Entry.of(kept)
-    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).kept() == kept
+    entry = totals_file.Entry.from_totals(kept)
+    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).to_totals() == kept

@@ -13,18 +13,18 @@ from dfx_agent.wire import SegmentError
 T = TypeVar("T")
 
 
-class KeptDocument(Generic[T]):
-    """``load`` and ``save`` never raise: ``problem`` holds the last error, ``tell`` reports it."""
+class StoredDocument(Generic[T]):
+    """``load`` and ``save`` never raise. ``problem`` is the last error; ``report`` receives it."""
 
     def __init__(
         self,
         directory: str,
         name: str,
         document: Document[T],
-        tell: Callable[[str], None] = lambda _problem: None,
+        report: Callable[[str], None] = lambda _problem: None,
     ) -> None:
         self.problem = ""
-        self._tell = tell
+        self._report = report
         self._directory = directory
         self._name = name
         self._document = document
@@ -50,4 +50,4 @@ class KeptDocument(Generic[T]):
     def _note(self, problem: str) -> None:
         if problem != self.problem:
             self.problem = problem
-            self._tell(problem)
+            self._report(problem)
