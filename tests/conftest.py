@@ -1,5 +1,6 @@
 """What several tests share: private folders, free ports, the command line, real servers."""
 
+import atexit
 import os
 import shutil
 import socket
@@ -21,6 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # steps of tests are short, and machines of tests busy: a guest would soon record less
 os.environ.setdefault("DFX_MAX_OVERHEAD", "0")
 os.environ.setdefault("DFX_LEDGER_EVERY_STEP", "1")
+# runs of tests are not the history of whoever runs the tests
+os.environ.setdefault("DFX_HISTORY_DIRECTORY", "off")
+os.environ["XDG_STATE_HOME"] = STATE_HOME = tempfile.mkdtemp(prefix="dfx-test-state-")
+atexit.register(shutil.rmtree, STATE_HOME, ignore_errors=True)
 CLI_TIMEOUT_SECONDS = 60.0
 
 # `make test ARGS="--hypothesis-profile thorough"`: ten times the examples of every property

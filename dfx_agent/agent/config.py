@@ -82,6 +82,12 @@ class Config:
     """How long the segment of a dead process is retained."""
     linger_seconds: float = field(default=60.0, metadata=at_least(0))
     """How long an agent that ends with its job waits at most until Prometheus has seen the end."""
+    history_directory: str = ""
+    """Folder of the history of runs: "" for ~/.local/state/dfx-agent/runs, "off" for none."""
+    history_days: int = field(default=90, metadata=at_least(1))
+    """How long the history of a run is stored after its latest change."""
+    history_mib: int = field(default=2048, metadata=at_least(1))
+    """Size of all files in it, above which the oldest are removed."""
     alertmanager: tuple[str, ...] = ()
     """URLs of the Alertmanagers that alerts are delivered to."""
     alertmanager_basic_auth_file: str | None = None

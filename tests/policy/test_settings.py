@@ -20,7 +20,7 @@ HUB = ("hub/hub_service.py", "hub/auto_hub.py", "hub/__init__.py", "serve/delive
 NODE_ONLY = {
     "directory", "poll_seconds", "keep_dead_seconds", "linger_seconds", "track_with",
     "tracker_kwargs", "otlp_endpoint", "otlp_signals", "otlp_seconds", "engines", "find_engines",
-    "peak_tflops", "model_config",
+    "peak_tflops", "model_config", "history_directory", "history_days", "history_mib",
 }  # fmt: skip
 
 

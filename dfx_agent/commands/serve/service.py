@@ -24,6 +24,7 @@ from dfx_agent.commands.serve.options import listener_of, read_hub_token, read_t
 from dfx_agent.commands.serve.own_memory import OwnMemory
 from dfx_agent.commands.serve.shutdown import Scrapes, wait_for_scrape
 from dfx_agent.commands.serve.span_segments import SpanSegments
+from dfx_agent.commands.serve.stored_history import StoredHistory
 from dfx_agent.exporters.otel.join import HubJoin
 from dfx_agent.exporters.otel.push import STOP_SECONDS as OTLP_STOP_SECONDS
 from dfx_agent.exporters.otel.push import OtlpPush
@@ -79,6 +80,7 @@ class Service:
             self.agent.follow_hub(self._join.row)
         self.trackers = Trackers(trackers, self.agent, self._report)
         self.alerts = _alerts(config, self.agent, lambda: self.url)
+        self._history = StoredHistory(config, self.agent, self.alerts.alerts, self._report_history)
         if (join := self._join) is not None:
             self.alerts.share(lambda: join.is_delivered_by_hub, join.called)
 
@@ -103,14 +105,16 @@ class Service:
         added = (
             route(self._spans),
             diagnosis_text.route(self.agent.snapshot, self._config.directory),
+            *self._history.routes(),
         )
-        app = create_app(self.agent, render, self._access(), self.alerts, added)
+        app = create_app(self._history.source, render, self._access(), self.alerts, added)
         self._server = Server(app, self._listener)
         self.agent.announce(self._listener.local_url, self._certificate)
         self.agent.start()
         self._server.start()
         self.alerts.start()
         self.trackers.start()
+        self._history.start()
         self._memory.start()
         if self.otlp is not None:
             collect, instance = SnapshotCollector(*sources).collect, urlsplit(self.url).netloc
@@ -154,6 +158,8 @@ class Service:
             )
         if self.otlp is not None and not self.otlp.stop():
             _say(f"OpenTelemetry push is not done after {OTLP_STOP_SECONDS:.0f} s: some is missing")
+        if not self._history.stop():
+            _say("the last steps are not in the history: its disk did not answer in time")
         for row in self.alerts.alerts().deliveries:
             if row.num_waiting:
                 what = f"{row.num_waiting} notifications not delivered to {row.kind} {row.target}"
@@ -176,6 +182,14 @@ class Service:
             self.agent.settle("", "hub")
         else:
             self._report("", "hub", message)
+
+    def _report_history(self, problem: str) -> None:
+        """An empty problem: history is written again."""
+        if problem:
+            self._report("", "history", problem)
+        else:
+            _say("history is written again")
+            self.agent.settle("", "history")
 
     def _report(self, run: str, tracker: str, message: str) -> None:
         _say(message)

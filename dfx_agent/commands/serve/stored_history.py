@@ -1,0 +1,144 @@
+"""The history of runs in a serving agent: it is written, and the page and the API read it.
+
+`/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents. After a
+restart of the agent, scalars have the steps that an earlier agent stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dfx_agent.agent.agent import Agent
+from dfx_agent.agent.config import Config
+from dfx_agent.catalogue.native import load as native_keys
+from dfx_agent.exporters.history import folder
+from dfx_agent.exporters.history.schema import HistoryFileError
+from dfx_agent.snapshot import Alerts, ScalarHistory, SignalHistory, Snapshot, TimelineRow
+from dfx_agent.snapshot.document import Document
+
+if TYPE_CHECKING:
+    from dfx_agent.exporters.history.recording import HistoryThread
+    from dfx_agent.exporters.history.stored_run import StoredRun
+
+PATH = "/api/v1/history"
+_HEADERS = {"Cache-Control": "no-store"}
+_BYTES_PER_MIB = 1 << 20
+
+
+class StoredHistory:
+    """Writes the history of all runs of ``agent``, unless the settings disable it."""
+
+    def __init__(
+        self,
+        config: Config,
+        agent: Agent,
+        alerts: Callable[[], Alerts],
+        report: Callable[[str], None],
+    ) -> None:
+        """ConfigError for a folder that must not be used."""
+        self._directory = folder.directory_of(config.history_directory)
+        self._limits = config.history_days, config.history_mib * _BYTES_PER_MIB
+        self._agent, self._alerts, self._report = agent, alerts, report
+        self._thread: HistoryThread | None = None
+        self.source = SourceWithHistory(agent, self._path_of)
+
+    def start(self) -> None:
+        if self._directory is None:
+            return
+        from dfx_agent.exporters.history.job_facts import describe
+        from dfx_agent.exporters.history.recording import HistoryThread
+
+        self._thread = HistoryThread(
+            self._agent, self._alerts, describe, self._report, self._directory, self._limits
+        )
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """Write a last time. Returns whether that was done in time."""
+        return self._thread is None or self._thread.stop()
+
+    def routes(self) -> list[Route]:
+        return [Route(PATH, self._list), Route(PATH + "/{run:path}", self._one)]
+
+    def _path_of(self, run: str) -> str | None:
+        return None if self._thread is None else self._thread.path_of(run)
+
+    def _list(self, _request: Request) -> Response:
+        from dfx_agent.exporters.history.stored_run import StoredRun, runs_in
+
+        rows, problems = ([], []) if self._directory is None else runs_in(self._directory)
+        document = Document[tuple[StoredRun, ...]](tuple[StoredRun, ...])
+        headers = _HEADERS | {"Dfx-Unreadable-Files": str(len(problems))}
+        body = document.dumped(tuple(map(_without_details, rows)))
+        return Response(body, headers=headers, media_type="application/json")
+
+    def _one(self, request: Request) -> Response:
+        from dfx_agent.exporters.history.stored_run import StoredRun, load, path_of
+
+        name, directory = request.path_params["run"], self._directory
+        path = None if directory is None else path_of(name, directory)
+        if path is None:
+            detail = f"no stored run {name!r}; {PATH} lists the runs"
+            return JSONResponse({"detail": detail}, 404)
+        try:
+            body = Document[StoredRun](StoredRun).dumped(load(path))
+        except HistoryFileError as error:
+            return JSONResponse({"detail": str(error)}, 500)
+        return Response(body, headers=_HEADERS, media_type="application/json")
+
+
+def _without_details(run: StoredRun) -> StoredRun:
+    """For a list: evidence and alerts of each run are asked for separately."""
+    return replace(run, alerts=())
+
+
+class SourceWithHistory:
+    """What renderers read of the agent, with the scalars that an earlier agent stored."""
+
+    def __init__(self, agent: Agent, path_of: Callable[[str], str | None]) -> None:
+        self._agent, self._path_of = agent, path_of
+
+    def snapshot(self) -> Snapshot:
+        return self._agent.snapshot()
+
+    def timeline(
+        self, run: str, num_steps: int, ranks: Collection[tuple[str, str]] = ()
+    ) -> tuple[TimelineRow, ...]:
+        return self._agent.timeline(run, num_steps, ranks)
+
+    def signal_history(self, run: str, num_steps: int) -> SignalHistory:
+        return self._agent.signal_history(run, num_steps)
+
+    def reset_signals(self, run: str) -> None:
+        self._agent.reset_signals(run)
+
+    def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
+        """Histories with all stored steps. KeyError on an unknown run."""
+        live = self._agent.scalar_history(run, keys)
+        path = self._path_of(run)
+        return live if path is None else self._joined(run, path, live)
+
+    def _joined(
+        self, run: str, path: str, live: Iterable[ScalarHistory]
+    ) -> Iterator[ScalarHistory]:
+        from dfx_agent.exporters.history.stored_run import scalars_of
+
+        rows = list(live)
+        first = min((row.steps[0] for row in rows if row.steps), default=0)
+        try:
+            stored = scalars_of(path, first) if first > 0 else {}
+        except HistoryFileError:
+            stored = {}
+        framework = next((r.framework for r in self._agent.snapshot().runs if r.run == run), "")
+        for row in rows:
+            steps, values = stored.get(row.key, ([], []))
+            native = native_keys(framework).find(row.key) if steps else None
+            scale = 1.0 if native is None else native.scale
+            before = tuple(value * scale for value in values)
+            yield replace(row, steps=(*steps, *row.steps), values=(*before, *row.values))
