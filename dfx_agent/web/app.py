@@ -11,6 +11,7 @@ import importlib.util
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,9 +123,9 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
     encode_history = Document[ScalarHistory](ScalarHistory).dumped
 
     @router.get("/snapshot", response_model=Snapshot)
-    def snapshot() -> Response:
-        """The complete state of the agent at this instant."""
-        return _answer(encode(source.snapshot()))
+    def snapshot(steps: Annotated[int | None, Query(ge=0)] = None) -> Response:
+        """The state of the agent now; with `steps` at most that many closed steps of each run."""
+        return _answer(encode(_with_steps(source.snapshot(), steps)))
 
     @router.get("/stream", response_class=StreamingResponse)
     async def stream_views(run: str = "", rank: _Opened = None) -> Response:
@@ -150,6 +151,18 @@ def _api(source: Source, encode: Callable[[Snapshot], bytes], stream: ViewStream
         )
 
     return router
+
+
+def _with_steps(snapshot: Snapshot, num_steps: int | None) -> Snapshot:
+    if num_steps is None:
+        return snapshot
+    runs = (
+        replace(run, steps=run.steps[len(run.steps) - num_steps :])
+        if len(run.steps) > num_steps
+        else run
+        for run in snapshot.runs
+    )
+    return replace(snapshot, runs=tuple(runs))
 
 
 def _verdicts_api(source: Source) -> APIRouter:

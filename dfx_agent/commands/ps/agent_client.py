@@ -13,7 +13,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.node.segments import lock
 from dfx_agent.shim.attached import is_agent_present
-from dfx_agent.snapshot import Snapshot, TimelineRow
+from dfx_agent.snapshot import SignalHistory, Snapshot, TimelineRow
 from dfx_agent.snapshot.document import Document
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ class AskedAgent:
     pids: frozenset[int] = frozenset()
     is_guess: bool = False
 
-    def snapshot(self) -> Snapshot | None:
-        """None from an agent of another folder; NoAnswerError when there is no answer."""
-        given = self._get("/api/v1/snapshot")
+    def snapshot(self, num_steps: int | None = None) -> Snapshot | None:
+        """None from an agent of another folder; NoAnswerError when there is no answer.
+
+        ``num_steps``: at most this many closed steps of each run, all that the agent holds by
+        default.
+        """
+        given = self._get_page("/api/v1/snapshot", _steps_query(num_steps))[0]
         try:
             agent, is_known = given["agent"], all("standing" in r for r in given["runs"])
             pids = {agent.get("pid"), agent.get("other_agent_pid")}
@@ -75,6 +79,12 @@ class AskedAgent:
         rows = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...])
         return self._loaded(rows, given)
 
+    def signals(self, run: str, num_steps: int) -> SignalHistory:
+        """Training health over the latest steps; NoAnswerError when there is no answer."""
+        path = f"/api/v1/runs/{quote(run, safe='')}/signals"
+        given = self._get_page(path, _steps_query(num_steps))[0]
+        return self._loaded(Document[SignalHistory](SignalHistory), given)
+
     def _loaded(self, document: Document[T], given: Any) -> T:
         try:
             return document.loaded(given)
@@ -85,10 +95,6 @@ class AskedAgent:
     def _no_answer(self, reason: str) -> NoAnswerError:
         doubt = "" if self.pids else ": is an agent there?"
         return NoAnswerError(f"{self.url} does not answer ({' '.join(reason.split())}){doubt}")
-
-    def _get(self, path: str) -> Any:
-        """The JSON that the agent answers with; NoAnswerError."""
-        return self._get_page(path, "")[0]
 
     def _get_page(self, path: str, query: str) -> tuple[Any, str]:
         """(JSON, query of the next page or ""); NoAnswerError."""
@@ -119,6 +125,10 @@ class AskedAgent:
             verify=_only(self.certificate) if self.certificate
             else is_https and ssl.create_default_context(),
         )  # fmt: skip
+
+
+def _steps_query(num_steps: int | None) -> str:
+    return "" if num_steps is None else f"?steps={num_steps}"
 
 
 def named(url: str, token: str | None) -> AskedAgent:

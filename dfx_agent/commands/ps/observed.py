@@ -21,7 +21,7 @@ from dfx_agent.base.errors import UsageError
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
 from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.snapshot import RunRow, RunVerdicts, Snapshot
+from dfx_agent.snapshot import RunRow, RunVerdicts, SignalHistory, Snapshot
 from dfx_agent.wire import SegmentError
 
 _ASK_AGAIN_SECONDS = 1.0
@@ -120,21 +120,39 @@ def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
     return None if snapshot is None else Observed(agent.url, directory, snapshot)
 
 
+class SegmentReader:
+    """Reads and judges the segments of a folder in this process, as an agent does."""
+
+    def __init__(self, config: Config) -> None:
+        """UnusableFolderError if the folder cannot be read."""
+        try:
+            self._agent = Agent(config, reap=False)
+        except SegmentError as error:
+            raise UnusableFolderError(str(error)) from None
+        self._config, self._alerts = config, _alerts(config, self._agent)
+        self._agent.poll()
+
+    def look(self) -> Observed:
+        """The state after another reading: steps are accounted one reading behind."""
+        time.sleep(self._config.poll_seconds)
+        self._agent.poll()
+        self._alerts.evaluate(self._agent.snapshot())
+        return Observed("segments", self._config.directory, self._agent.snapshot())
+
+    def signals(self, run: str, num_steps: int) -> SignalHistory:
+        return self._agent.signal_history(run, num_steps)
+
+    def stop(self) -> None:
+        self._agent.stop()
+
+
 def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
-    try:
-        agent = Agent(config, reap=False)
-    except SegmentError as error:
-        raise UnusableFolderError(str(error)) from None
-    alerts = _alerts(config, agent)
+    reader = SegmentReader(config)
     deadline = time.monotonic() + seconds
-    agent.poll()
     while True:
-        time.sleep(config.poll_seconds)  # steps are accounted one reading behind
-        agent.poll()
-        alerts.evaluate(agent.snapshot())
-        seen = Observed("segments", config.directory, agent.snapshot())
+        seen = reader.look()
         if time.monotonic() >= deadline or is_enough(seen):
-            agent.stop()
+            reader.stop()
             return seen
 
 

@@ -179,6 +179,14 @@ def test_file_outside_static_cannot_be_read(client):
     assert client.send(request).status_code == 404
 
 
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_a_snapshot_has_at_most_the_steps_that_are_asked_for(client, num_steps):
+    whole = client.get("/api/v1/snapshot").json()["runs"][0]["steps"]
+    answer = client.get(f"/api/v1/snapshot?steps={num_steps}").json()["runs"][0]["steps"]
+    assert answer == whole[len(whole) - num_steps :]
+    assert len(whole) > num_steps
+
+
 def test_snapshot_is_the_contract_as_json(client, source):
     answer = client.get("/api/v1/snapshot")
     assert answer.headers["content-type"] == "application/json"
