@@ -293,6 +293,24 @@ def rank_heatmap(
     return panel.show_legend()
 
 
+def bucket_heatmap(title: str, about: str, expression: str) -> heatmap.Panel:
+    """A row for each bucket of a histogram, the largest on top; ``expression`` has the label le.
+
+    The data source makes counts of single buckets from cumulative ones.
+    """
+    color = heatmap.HeatmapColorOptions().mode(hm.HeatmapColorMode.SCHEME).steps(64)
+    panel = _dressed(heatmap.Panel(), title, about, "none").calculate(False)
+    panel.with_target(query(expression, "{{le}}").format(pm.PromQueryFormat.HEATMAP))
+    panel.max_data_points(60).color(color.scheme("Inferno").reverse(False).min(0)).cell_gap(0)
+    panel.cell_values(heatmap.CellValues().unit("none").decimals(0))
+    panel.filter_values(heatmap.FilterValueRange().le(1e-9))
+    panel.y_axis(heatmap.YAxisConfig().axis_placement(cm.AxisPlacement.LEFT).unit("none"))
+    panel.rows_frame(
+        heatmap.RowsHeatmapOptions().layout(cm.HeatmapCellLayout.AUTO).value("samples")
+    )
+    return panel.show_legend()
+
+
 def states(title: str, about: str, mapping: Sequence[Any]) -> statetimeline.Panel:
     """Coloured stretches; the default colour scheme would have no legend."""
     panel = _dressed(statetimeline.Panel(), title, about, "none").mappings(list(mapping))

@@ -56,8 +56,13 @@ def rate(selector: str, window: str = WINDOW) -> str:
     return f"rate({selector}[{window}])"
 
 
+def increase(selector: str) -> str:
+    """Growth of a counter in the window."""
+    return f"increase({selector}[{WINDOW}])"
+
+
 def buckets(selector: str) -> str:
-    """The buckets of a histogram, for ``histogram_quantile``."""
+    """The buckets of a histogram, for a heatmap or ``histogram_quantile``."""
     return selector.replace("{", "_bucket{", 1)
 
 

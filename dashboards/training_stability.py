@@ -7,7 +7,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import common as cm
 
-from dashboards import alert_panels, data_ledger
+from dashboards import alert_panels, data_ledger, sample_panels
 from dashboards.common import (
     BLUE,
     GREEN,
@@ -41,6 +41,8 @@ from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
 from dfx_agent.catalogue.spec import PER_RANK, Metric
 
 BAND = "#8890a0"
+# percentiles have a panel of their own
+_MOMENTS = "~|mean|max|min"
 FAMILY_NAMES = {
     "divergence": "KL and clipping", "grad_norm": "gradient norm", "entropy": "entropy",
     "reward": "reward", "length": "length", REWARD_IMPROVING: "reward improves",
@@ -74,6 +76,9 @@ def board() -> Board:
     made.line(8, (8, lengths()), (8, truncation()), (8, scores()))
     made.line(8, (8, mismatch()), (8, prompts()), (8, data_ledger.groups()))
     made.line(8, (14, data_ledger.mismatches()), (10, data_ledger.mask()))
+    made.folded("Samples: distribution of scores and response lengths")
+    made.line(9, (12, sample_panels.score_buckets()), (12, sample_panels.scores_by_source()))
+    made.line(8, (12, sample_panels.score_spread()), (12, sample_panels.length_spread()))
     made.row("Numbers: NaN, losses, learning rate")
     made.line(8, (6, nonfinite()), (6, skipped()), (6, losses()), (6, learning_rate()))
     made.folded("More: batches at each boundary")
@@ -359,7 +364,7 @@ def scores() -> Any:
         "none",
     )
     panel.with_target(
-        query(by("stat", "max", of_main(stability.SCORE, stat="~.*")), "score {{stat}}")
+        query(by("stat", "max", of_main(stability.SCORE, stat=_MOMENTS)), "score {{stat}}")
     )
     return panel.with_target(
         query(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -19,8 +19,8 @@ MetricSource = Literal["native", "shim", "device", "derived", "agent", "engine"]
 # guest measures times, a DeviceMemory (run, role, rank, device), or an EngineFacts (run, node,
 # replica, dp_rank)
 Subject = Literal["agent", "run", "rank", "sender", "guest", "device", "engine"]
-# None has no series; a dict is by the metric's further labels; a histogram of that kind alone
-Values = float | Histogram | None | dict[tuple[str, ...], float]
+# None has no series; a mapping is by the metric's further labels; histograms only of that kind
+Values = float | Histogram | None | Mapping[tuple[str, ...], float | Histogram]
 
 _UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
 

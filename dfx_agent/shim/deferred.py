@@ -17,6 +17,14 @@ from typing import Any
 _MAX_PENDING = 1024
 
 
+class _Host:
+    """In place of a device's event: what is on the host is complete."""
+
+    @staticmethod
+    def query() -> bool:
+        return True
+
+
 class DeferredScalars:
     """Values that are being copied from a device; ``write(name, value, step)`` receives them."""
 
@@ -66,6 +74,12 @@ class DeferredScalars:
     def when_done(self, accelerator: Any, event: Any, act: Callable[[], None]) -> None:
         """Make a later ``flush`` call ``act``, once the event has completed."""
         self.pending.append((accelerator, event, act))
+
+    def postpone(self, act: Callable[[], None]) -> None:
+        """Make the next ``flush``, at the begin of a step, call ``act``."""
+        if len(self.pending) >= _MAX_PENDING:
+            self.flush()
+        self.pending.append((None, _Host, act))
 
     def flush(self) -> None:
         """Process completed values in order, up to the first that is not complete.

@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dfx_agent.shim import meter
+from dfx_agent.shim import meter, sample_statistics
 from dfx_agent.shim.meter import clock
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.wire.layout import MAX_NAMES
@@ -78,6 +78,8 @@ class _Column:
     """Whether every row was read."""
     is_list: bool = False
     """Whether the column is a Python list."""
+    texts: list[str] | None = None
+    """The rows of a column that names data sources."""
 
 
 _NOT_A_COLUMN = "NonTensorData"  # of tensordict: one value for the batch that looks like a column
@@ -116,34 +118,42 @@ def observe(
     step, now = recorder.step_now(), time.monotonic_ns()
     boundary = str(boundary).replace("/", ".")[:64]
 
-    def write(rows: Iterable[tuple[str, str, float]]) -> None:
-        fields, number = list(rows), _next_batch() & 0xFFFFFFFF
-        emit, names, count = recorder.emit, recorder.ledger_names, len(fields)
-        for field, column, value in fields:
-            name = names.get((boundary, column)) or _name_id(recorder, boundary, column)
-            emit(now, now, float(value), step, number, count, _FIELD[field], LEDGER, name)
+    def write_batch() -> None:
+        _write(recorder, boundary, step, now, _fields(columns, num_unread))
+        sample_statistics.record_batch(recorder, boundary, step, columns)
 
     def write_fetched(host: Any) -> None:
         try:
             _insert_fetched(columns.values(), host)
-            write(_fields(columns, num_unread))
+            write_batch()
         except Exception:  # noqa: BLE001 (never into the job)
             recorder.count_error()
 
     try:
         if not recorder.inspects_batches(step):
-            write([("is_left_out", "", 1.0)])
+            _write(recorder, boundary, step, now, [("is_left_out", "", 1.0)])
         else:
             columns, num_unread = _read(batch, ids, groups)
             waiting = [c.sums for c in columns.values() if type(c.sums) is not list]
             if waiting:
                 recorder.fetch(sys.modules["torch"].cat(waiting), write_fetched)
             else:
-                write(_fields(columns, num_unread))
+                write_batch()
         if begin:
             meter.spent_ns += clock() - begin
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
+
+
+def _write(
+    recorder: Recorder, boundary: str, step: int, now: int, rows: Iterable[tuple[str, str, float]]
+) -> None:
+    """Write the records of one batch."""
+    fields, number = list(rows), _next_batch() & 0xFFFFFFFF
+    emit, names, count = recorder.emit, recorder.ledger_names, len(fields)
+    for field, column, value in fields:
+        name = names.get((boundary, column)) or _name_id(recorder, boundary, column)
+        emit(now, now, float(value), step, number, count, _FIELD[field], LEDGER, name)
 
 
 def _name_id(recorder: Recorder, boundary: str, column: str) -> int:
@@ -165,6 +175,8 @@ def _read(batch: Any, ids: Any, groups: Any) -> tuple[dict[str, _Column], int]:
             column = _column(name, value)
             if column is not None:
                 columns[str(name)] = column
+                if name in sample_statistics.SOURCES:
+                    column.texts = _texts(value)
                 num_unread += column.num_rows > _MAX_ROWS and column.is_list
                 if name in _MASKS and not isinstance(value, _Parts):
                     masks[name] = value
@@ -219,6 +231,16 @@ def _column(name: str, value: Any) -> _Column | None:
             return _of_list(value.tolist())
         return _of_array(value, limit)
     return _of_list(value) if isinstance(value, (list, tuple)) and value else None
+
+
+def _texts(value: Any) -> list[str] | None:
+    """The rows of a text column; None for anything else."""
+    if isinstance(value, _Parts):
+        value = list(itertools.chain.from_iterable(value))
+    if getattr(getattr(value, "dtype", None), "kind", "") in {"O", "S", "U"}:
+        value = value.tolist()
+    is_text = isinstance(value, (list, tuple)) and value and isinstance(value[0], str)
+    return list(value[:_MAX_ROWS]) if is_text else None
 
 
 def _of_parts(parts: _Parts, limit: int) -> _Column:
@@ -364,6 +386,8 @@ def _leave_out_padding(columns: dict[str, _Column]) -> None:
             )
             if isinstance(column.widths, list):
                 column.widths = list(itertools.compress(column.widths, is_real))
+            if column.texts:
+                column.texts = list(itertools.compress(column.texts, is_real))
 
 
 def _misaligned(columns: dict[str, _Column], mask: str, num_rows: int) -> Iterator[tuple[str, int]]:

@@ -78,6 +78,8 @@ class Recorder:
 
     # rows of forward passes for training since the step began, counted as ``work`` is
     num_samples = 0
+    # where scores of samples are counted, and their data sources, see sample_statistics.py
+    score_boundary, score_sources = "", frozenset[str]()
 
     def __init__(self, directory: str, identity: Identity) -> None:
         num_records = variables.RING_RECORDS.value()
@@ -198,6 +200,13 @@ class Recorder:
     def fetch(self, value: Any, receive: Callable[[Any], None]) -> None:
         """Call ``receive`` some steps later with a host copy of a small device tensor."""
         self._deferred.fetch(value, receive)
+
+    def at_step_end(self, act: Callable[[], None]) -> None:
+        """Call ``act`` when the next step begins, or now in a job that has not begun a step."""
+        if self.process_step == NO_STEP:
+            act()
+        else:
+            self._deferred.postpone(act)
 
     def set_step(self, step: int) -> None:
         """Start a step that the job or an adapter has numbered; the previous step ends."""

@@ -85,6 +85,14 @@ LOOP_LAG = 16
 LOOP_HELD = 17
 # counters with this prefix are stack samples by code location, see shim/code_samples.py
 CODE_COUNTER = "code/"
+# Counters of samples by score: "scores/boundary/edge/data source". Each sample is counted at the
+# smallest edge that is not below its score, else at "+Inf". Instead of an edge, "sum" adds up the
+# positive scores, and "negative_sum" the others without their sign: a counter never falls.
+SCORE_COUNTER = "scores/"
+SCORE_EDGES = (
+    -1000.0, -100.0, -10.0, -5.0, -2.0, -1.0, -0.8, -0.6, -0.4, -0.2, 0.0,
+    0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 5.0, 10.0, 100.0, 1000.0,
+)  # fmt: skip
 LOOP_KINDS = frozenset({LOOP_LAG, LOOP_HELD})
 
 BLOCKING = 0x4000

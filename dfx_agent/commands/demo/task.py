@@ -50,6 +50,11 @@ def prompt_lengths(prompts: Tensor) -> Tensor:
     return (prompts != SPACE).sum(dim=1)
 
 
+def data_sources(prompts: Tensor) -> list[str]:
+    """Name of the part of the task to which each prompt belongs: longer numbers are harder."""
+    return [f"{length - 1} digits" for length in prompt_lengths(prompts).tolist()]
+
+
 def score(prompts: Tensor, responses: Tensor, response_mask: Tensor) -> Tensor:
     """Share of right tokens of each response (B,), in [0, 1]; 1 only for the exact answer.
 

@@ -133,7 +133,8 @@ class Trainer:
         dfx.ledger("rollout", batch)
         with self._stage("reward"):
             rewards = self._reward(prompts, responses)
-        dfx.ledger("reward", {**batch, "rewards": rewards})
+        scored = {"rewards": rewards, "data_source": task.data_sources(prompts)}
+        dfx.ledger("reward", batch | scored)
         rewards = self._plan.misaligned(rewards)
         with self._stage("old_logprob"), torch.no_grad():
             old_logprobs, entropy = response_logprobs(self._policy, prompts, responses.tokens)

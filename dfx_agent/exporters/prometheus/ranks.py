@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.metrics_core import (
@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
 from dfx_agent.catalogue import agent as about_agent
-from dfx_agent.catalogue import per_rank, performance, training, utilisation, weight_sync
+from dfx_agent.catalogue import per_rank, performance, reward, training, utilisation, weight_sync
 from dfx_agent.catalogue.native import load
 from dfx_agent.catalogue.spec import Metric, Subject, Valued, by_name, valued
 from dfx_agent.snapshot import (
@@ -32,6 +32,8 @@ _FAMILIES = {
     "info": InfoMetricFamily,
     "histogram": HistogramMetricFamily,
 }
+# counters of the guest that other metrics are computed from
+_PREFIXES = (*utilisation.COUNTERS, reward.SCORE_COUNTER)
 # a job may log one key per sample; keys above the limit are only counted
 _MAX_NATIVE_KEYS = 200
 # first word of guest gauges that other metrics are computed from
@@ -99,15 +101,22 @@ def add_values(page: Page, subject: Subject, key: Labels, row: Any) -> None:
         value = value_of(row)
         if value is None:
             continue
-        if isinstance(value, dict):
-            if value:
-                add = page.adder(metric)
-                for labels, number in value.items():
-                    add((*key, *labels), number)
+        if isinstance(value, Mapping):
+            _add_labelled(page, metric, key, value)
         elif isinstance(value, Histogram):
             page.add_histogram(metric, key, value)
         else:
             page.adder(metric)(key, value)
+
+
+def _add_labelled(page: Page, metric: Metric, key: Labels, values: Mapping[Labels, Any]) -> None:
+    if metric.kind == "histogram":
+        for labels, histogram in values.items():
+            page.add_histogram(metric, (*key, *labels), histogram)
+    elif values:
+        add = page.adder(metric)
+        for labels, number in values.items():
+            add((*key, *labels), number)
 
 
 def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
@@ -147,7 +156,7 @@ def _add_stamps(page: Page, key: Labels, rank: RankRow) -> None:
 
 def _add_unknown_counters(page: Page, key: Labels, rank: RankRow) -> None:
     for name, count in rank.counters_total.items():
-        if name not in training.COUNTERS and not name.startswith(utilisation.COUNTERS):
+        if name not in training.COUNTERS and not name.startswith(_PREFIXES):
             page.add(about_agent.NATIVE_COUNT, (*key, name), count)
 
 

@@ -205,8 +205,9 @@ def test_a_heatmap_has_a_row_for_each_series():
     for panel in heatmaps:
         (target,) = panel["targets"]
         assert panel["options"]["calculate"] is False
-        assert target.get("format", "time_series") == "time_series"
-        assert target["legendFormat"] in ("{{rank}}", "{{signal}}")
+        is_histogram = target["legendFormat"] == "{{le}}"
+        assert target.get("format", "time_series") == ("heatmap" if is_histogram else "time_series")
+        assert target["legendFormat"] in ("{{rank}}", "{{signal}}", "{{le}}")
 
 
 def test_an_override_by_expression_fits_a_whole_name():

@@ -14,48 +14,12 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
+from ledger_notebook import Fields, Notebook  # noqa: E402
+
 from dfx_agent.shim.ledger import join_parts, observe  # noqa: E402
 from dfx_agent.shim.recorder import Recorder  # noqa: E402
 from dfx_agent.wire import Identity  # noqa: E402
-from dfx_agent.wire.records import LEDGER, LEDGER_FIELDS, NO_STEP  # noqa: E402
-
-Fields = dict[tuple[str, str], float]
-
-
-class Notebook:
-    """Stands where the recorder stands; a device tensor arrives when ``flush`` is called."""
-
-    def __init__(self) -> None:
-        self.names = [""]  # the id 0 means that there is no room
-        self.ledger_names: dict[tuple[str, str], int] = {}
-        self.records: list[tuple] = []
-        self.pending: list = []
-        self.num_errors = 0
-
-    def step_now(self) -> int:
-        return 7
-
-    def inspects_batches(self, _step: int) -> bool:
-        return True
-
-    def name_id(self, name: str) -> int:
-        self.names.append(name)
-        return len(self.names) - 1
-
-    def emit(self, *record) -> None:
-        self.records.append(record)
-
-    def fetch(self, value, take) -> None:
-        self.pending.append((value, take))
-
-    def count_error(self) -> None:
-        self.num_errors += 1
-
-    def fields(self) -> Fields:
-        return {
-            (LEDGER_FIELDS[code], self.names[name].partition("/")[2]): value
-            for _, _, value, _, _, _, code, _, name in self.records
-        }
+from dfx_agent.wire.records import LEDGER, NO_STEP  # noqa: E402
 
 
 def seen(batch, **known) -> Fields:
