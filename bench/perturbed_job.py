@@ -18,7 +18,7 @@ from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
 from dfx_agent.hub.clocks import Shift
@@ -136,7 +136,9 @@ class PerturbedJob:
             updates=tuple(map(change.updates, facts.updates)),
             batches=tuple(map(change.batches, facts.batches)),
             progress=tuple(
-                p._replace(process=change.process(p.process), told_step=change.step(p.told_step))
+                p._replace(
+                    process=change.process(p.process), reported_step=change.step(p.reported_step)
+                )
                 for p in facts.progress
             ),
         )  # fmt: skip
@@ -192,7 +194,7 @@ class _Change:
             world_size=self._plan.num_ranks if is_new else rank.world_size,
             now_ns=0, now_seconds=0.0, begin_ns=moved.begin_ns if is_new else 0,
             step=self.step(rank.step), last_step=self.step(rank.last_step),
-            told_step=self.step(rank.told_step),
+            reported_step=self.step(rank.reported_step),
             reached={group: self.number(group, n) for group, n in rank.reached.items()},
             arrivals=tuple(
                 a if a.sequence is None else a._replace(sequence=self.number(a.group, a.sequence))
@@ -228,7 +230,7 @@ class _Change:
         share = blocked / known if known else 0.0
         groups = {
             name: g._replace(
-                newest=self.number(name, g.newest),
+                latest=self.number(name, g.latest),
                 blocked_seconds=round(g.blocked_seconds * share, 4),
             )
             for name, g in of.groups.items()
@@ -258,7 +260,7 @@ class _Change:
             place, rank=rank, coordinates=of, sizes=dict.fromkeys(of, self._plan.num_ranks)
         )
 
-    def scalars(self, told: ToldScalars) -> ToldScalars:
+    def scalars(self, told: ReportedScalars) -> ReportedScalars:
         moved = self._shift.scalars(told)
         fresh = tuple(
             s._replace(
@@ -277,12 +279,12 @@ class _Change:
         return moved._replace(process=self.process(told.process), step=self.step(told.step))
 
     def batches(self, news: LedgerNews) -> LedgerNews:
-        crossings = tuple(
+        completed = tuple(
             replace(c, step=self.step(c.step), time_ns=c.time_ns + self._shift.ns)
-            for c in news.crossings
+            for c in news.completed
         )
         return replace(
-            news, process=self.process(news.process), crossings=crossings,
+            news, process=self.process(news.process), completed=completed,
             steps=tuple(map(self.step, news.steps)), given_up=tuple(map(self.step, news.given_up)),
         )  # fmt: skip
 
@@ -316,19 +318,19 @@ def _with_all_of_step(told: _Told, recorded: Sequence[_Told]) -> _Told:
     """With all batches and numbers of the step that was closed, and no others."""
     step = max(step.step for role in told.facts.steps for step in role.steps)
     batches: dict[ProcessId, LedgerNews] = {}
-    scalars: dict[ProcessId, ToldScalars] = {}
+    scalars: dict[ProcessId, ReportedScalars] = {}
     for facts in (each.facts for each in recorded):
         for news in facts.batches:
-            own = tuple(c for c in news.crossings if c.step == step)
+            own = tuple(c for c in news.completed if c.step == step)
             known = batches.get(news.process)
-            crossings = (*known.crossings, *own) if known else own
-            batches[news.process] = replace(news, crossings=crossings, steps=(step,))
+            completed = (*known.completed, *own) if known else own
+            batches[news.process] = replace(news, completed=completed, steps=(step,))
         for numbers in facts.scalars:
             mine = tuple(s for s in numbers.scalars if s.step == step)
             before = scalars.get(numbers.process)
             rows = (*before.scalars, *mine) if before else mine
             scalars[numbers.process] = replace(numbers, scalars=rows)
-    whole = [news for news in batches.values() if news.crossings]
+    whole = [news for news in batches.values() if news.completed]
     numbered = [numbers for numbers in scalars.values() if numbers.scalars]
     facts = replace(told.facts, batches=tuple(whole), scalars=tuple(numbered))
     return replace(told, facts=facts)

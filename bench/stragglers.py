@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from bench.estimates import median, quantile, share_interval
 from bench.measurement import Bar, Result, report
 from bench.simulated_steps import Job, slower
-from dfx_agent.facts.layout import NOT_TOLD, Layout, Place, ProcessGroup
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place, ProcessGroup
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.judge.straggler.judge import StragglerJudge, straggler_verdict
@@ -74,7 +74,7 @@ def recording(name: str) -> Recording:
         Step(number, begin, lost, {r: _rank_step(of, parts) for r, of in ranks.items()}, num_steps)
         for number, num_steps, begin, lost, ranks in document["steps"]
     ]
-    layout = _one_group(len(steps[-1].ranks)) if document["is_layout_known"] else NOT_TOLD
+    layout = _one_group(len(steps[-1].ranks)) if document["is_layout_known"] else NO_LAYOUT
     return Recording(name, document["slow_rank"], layout, steps)
 
 

@@ -16,7 +16,7 @@ from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.sending import UnsentFacts
@@ -75,7 +75,7 @@ class LocalRun:
         self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
         self._memory = MemoryReader()
         self._node = OwnNode(self.facts, self.memory)
-        self._scalars: list[ToldScalars] = []  # since the latest reading
+        self._scalars: list[ReportedScalars] = []  # since the latest reading
         self._batches: list[LedgerNews] = []
         self._watches: dict[str, StepWatch] = {}  # by role
         self._groups: dict[Process, StepGroups] = {}
@@ -161,7 +161,7 @@ class LocalRun:
         """What one reading of a process brought."""
         if scalars:  # a run without a framework is asked in all its processes
             framework, offset_ns = self.framework_of(process), process.follower.epoch_offset_ns
-            self._scalars.append(ToldScalars(process.id, framework, tuple(scalars), offset_ns))
+            self._scalars.append(ReportedScalars(process.id, framework, tuple(scalars), offset_ns))
         self.collectives.add(process)
         crossed = self.ledger_batches.poll(process)
         if crossed is not None:
@@ -267,5 +267,5 @@ def _log(process: Process) -> RankFacts:
     """Of what follows a log, only the step that it reports."""
     return RankFacts(
         label=process.label, pid=process.pid, state=process.state,
-        begin_ns=process.follower.begin_ns, told_step=process.latest_step,
+        begin_ns=process.follower.begin_ns, reported_step=process.latest_step,
     )  # fmt: skip

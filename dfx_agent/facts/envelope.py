@@ -22,6 +22,6 @@ DELIVERS, CALLED = "dfx-delivers", "dfx-called"
 
 # how often a node sends facts unless the hub asks for another interval: most of the cost is per
 # request
-TELL_SECONDS = 2.0
+SEND_SECONDS = 2.0
 # the longest interval, if no step closed, no process started or ended, and no rank is blocked
 QUIET_SECONDS = 4.0

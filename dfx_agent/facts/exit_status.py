@@ -18,7 +18,7 @@ class ExitStatus(NamedTuple):
     signal: int | None
 
     @classmethod
-    def of(cls, wait_status: int) -> ExitStatus:
+    def from_wait_status(cls, wait_status: int) -> ExitStatus:
         """Convert the status of wait(2)."""
         number = wait_status & 0x7F
         return cls(None, number) if number else cls(wait_status >> 8 & 0xFF, None)

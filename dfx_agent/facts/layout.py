@@ -63,7 +63,7 @@ class Layout:
     """Process groups that the ranks reported."""
 
 
-NOT_TOLD = Layout()
+NO_LAYOUT = Layout()
 
 
 def merged(layouts: Iterable[tuple[str, Layout, Callable[[str], str]]]) -> Layout:

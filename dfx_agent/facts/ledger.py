@@ -83,7 +83,7 @@ class LedgerNews:
     """Records of the process that were lost so far."""
     steps: tuple[int | None, ...] = ()
     """Step of each new record, in order; None outside any step."""
-    crossings: Annotated[
+    completed: Annotated[
         tuple[Crossing, ...], PlainSerializer(_differences), BeforeValidator(_restore)
     ] = ()
     """Batches that are complete now; their first records may have come with an earlier poll."""
@@ -95,7 +95,7 @@ class Progress(NamedTuple):
     """How far a process with ledger records has got."""
 
     process: ProcessId
-    told_step: int | None
+    reported_step: int | None
     """The step of its latest record."""
     is_living: bool
     is_present: bool = True

@@ -52,13 +52,13 @@ class DeviceUse:
     reserved_bytes: float | None
     unused_samples: Samples = ()
     """Reserved but not allocated, at the end of the latest 64 steps."""
-    kept_samples: Samples = ()
+    offloaded_samples: Samples = ()
     """The same while model states are off the device, for a process that offloads."""
     allocated_samples: Samples = ()
     """Allocated for tensors, at the end of the latest 64 steps."""
     peak_bytes: float | None = None
     """Most that was allocated for tensors."""
-    beside_bytes: float | None = None
+    outside_bytes: float | None = None
     """Memory of the process on the device outside the allocator."""
     highest_before_bytes: float | None = None
     """Highest allocation at the end of earlier steps, see ``highest_before``."""

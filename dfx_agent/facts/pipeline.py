@@ -26,7 +26,7 @@ class ProcessTime(NamedTuple):
     """Number of stack samples by code location, see shim/code_samples.py."""
 
 
-class Told(NamedTuple):
+class LabeledMetric(NamedTuple):
     """A metric of the catalogue with its labels, sorted."""
 
     metric: str
@@ -43,7 +43,7 @@ class PipelineFacts:
     """The latest closed steps of all roles, oldest first."""
     processes: tuple[ProcessTime, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
-    told: Mapping[Told, float] = field(default_factory=dict)
+    reported: Mapping[LabeledMetric, float] = field(default_factory=dict)
     """The latest numbers of frameworks: the mean over the processes that report them."""
     verdicts: tuple[Verdict, ...] = ()
     """Conclusions of other judges."""

@@ -135,7 +135,7 @@ class RankFacts:
     """Its node; "" if the job has only one."""
     step_seconds: float | None = None
     """Duration of the current step so far; None before the first one."""
-    told_step: int | None = None
+    reported_step: int | None = None
     """Step of its latest record."""
     num_records: int = 0
     totals: TimeSplit | None = None
@@ -158,7 +158,7 @@ class RankFacts:
         return self.stages[-1] if self.stages else IDLE
 
     @property
-    def newest_step(self) -> int | None:
+    def latest_step(self) -> int | None:
         """The current step; the last one if the segment is closed."""
         return self.last_step if self.step is None else self.step
 

@@ -9,7 +9,7 @@ from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.snapshot import DroppedRanks
@@ -59,7 +59,7 @@ class RunFacts:
     """The latest that are stored."""
     memory: tuple[MemoryFacts, ...] = ()
     """The latest that are stored."""
-    scalars: tuple[ToldScalars, ...] = ()
+    scalars: tuple[ReportedScalars, ...] = ()
     """New since the facts before."""
     updates: tuple[UpdateCounts, ...] = ()
     """New since the facts before."""

@@ -42,7 +42,7 @@ ScalarColumns = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ToldScalars:
+class ReportedScalars:
     """What one process reported since the last poll, with the framework's own names."""
 
     process: ProcessId

@@ -78,7 +78,7 @@ def _mean_groups(
     return {
         name: GroupTime(
             sum(time.num_collectives for time, _ in times),
-            max(time.newest for time, _ in times),
+            max(time.latest for time, _ in times),
             sum(time.blocked_seconds * weight for time, weight in times) / sum(weights),
         )
         for name, times in times_by_name.items()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.facts.devices import DeviceState
-from dfx_agent.facts.layout import NOT_TOLD, Layout
+from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.snapshot import TimeSplit
@@ -28,7 +28,7 @@ class GroupTime(NamedTuple):
     """Collectives of one process group that one rank was blocked in during a step."""
 
     num_collectives: int
-    newest: int
+    latest: int
     """Highest sequence number."""
     blocked_seconds: float
 
@@ -104,6 +104,6 @@ class RoleSteps:
     num_ranks: int
     """Ranks that are seen."""
     world_size: int
-    layout: Layout = NOT_TOLD
+    layout: Layout = NO_LAYOUT
     devices: Mapping[str, DeviceState] = field(default_factory=dict)
     """By label of the rank."""

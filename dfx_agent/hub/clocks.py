@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.flight import FlightRecord, RecordedGroup
 from dfx_agent.facts.rank import Failure, RankFacts
-from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import Step
 
@@ -56,7 +56,7 @@ class Shift:
     def reported(self, event: Reported) -> Reported:
         return replace(event, time_seconds=event.time_seconds + self.seconds)
 
-    def scalars(self, scalars: ToldScalars) -> ToldScalars:
+    def scalars(self, scalars: ReportedScalars) -> ReportedScalars:
         return replace(scalars, epoch_offset_ns=scalars.epoch_offset_ns + int(self.seconds * 1e9))
 
     def updates(self, counts: UpdateCounts) -> UpdateCounts:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dfx_agent.facts.bounds import MAX_PROCESSES, MAX_ROLES
 from dfx_agent.facts.flight import FlightRecord
-from dfx_agent.facts.layout import NOT_TOLD, Layout
+from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
@@ -106,7 +106,7 @@ class NodeRun:
 
     def _take_layouts(self, facts: RunFacts) -> None:
         """Update layouts; a layout that is not in the document stays."""
-        reported = {role.role: role.layout for role in facts.steps if role.layout != NOT_TOLD}
+        reported = {role.role: role.layout for role in facts.steps if role.layout != NO_LAYOUT}
         self.layouts = reported if facts.is_full else {**self.layouts, **reported}
 
     def _take_seats(self, facts: RunFacts) -> None:

@@ -13,7 +13,7 @@ from math import isfinite
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.snapshot import TimeSplit
 
@@ -52,7 +52,7 @@ def step(exact: Step) -> Step:
     return replace(exact, begin_seconds=begin, last_end_seconds=end, ranks=ranks)
 
 
-def scalars(exact: ToldScalars) -> ToldScalars:
+def scalars(exact: ReportedScalars) -> ReportedScalars:
     rounded = tuple(
         s._replace(value=_value(s.value), time_ns=_instant(s.time_ns)) for s in exact.scalars
     )
@@ -61,8 +61,8 @@ def scalars(exact: ToldScalars) -> ToldScalars:
 
 def batches(news: LedgerNews) -> LedgerNews:
     """Checksums stay exact. A step is sent once, not once per record."""
-    rounded = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.crossings)
-    return replace(news, crossings=rounded, steps=tuple(dict.fromkeys(news.steps)))
+    rounded = tuple(replace(c, time_ns=_instant(c.time_ns)) for c in news.completed)
+    return replace(news, completed=rounded, steps=tuple(dict.fromkeys(news.steps)))
 
 
 def updates(exact: UpdateCounts) -> UpdateCounts:

@@ -13,12 +13,12 @@ from itertools import chain, islice
 from statistics import median
 from typing import Generic, TypeVar
 
-from dfx_agent.facts.layout import NOT_TOLD, Layout
+from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.short_steps import mean_step
 from dfx_agent.facts.stacks import ProcessStacks
@@ -33,7 +33,7 @@ _MOST_BITS = 10  # lowest bits of the step number that may differ in a chunk
 _ENOUGH_DURATIONS, _SAME_SHARE = 16, 0.1
 
 _Item = TypeVar("_Item")
-_OfProcess = TypeVar("_OfProcess", ToldScalars, LedgerNews)
+_OfProcess = TypeVar("_OfProcess", ReportedScalars, LedgerNews)
 
 
 class UnsentItems(Generic[_Item]):
@@ -67,7 +67,7 @@ class UnsentFacts:
         self._steps: defaultdict[str, UnsentItems[Step]] = defaultdict(
             partial(UnsentItems, _KEEP_STEPS)
         )
-        self._scalars: UnsentItems[ToldScalars] = UnsentItems(_KEEP_REPORTS)
+        self._scalars: UnsentItems[ReportedScalars] = UnsentItems(_KEEP_REPORTS)
         self._batches: UnsentItems[LedgerNews] = UnsentItems(_KEEP_REPORTS)
         self._ranks: dict[tuple[str, str, int], RankFacts] = {}
         self._memory: dict[ProcessId, MemoryFacts] = {}
@@ -99,9 +99,9 @@ class UnsentFacts:
             coverage_ratio=None if coverage is None else round(coverage, 3),
         )
         is_sent = not is_full and sent_layout == facts.layout
-        return replace(unsent, layout=NOT_TOLD) if is_sent else unsent
+        return replace(unsent, layout=NO_LAYOUT) if is_sent else unsent
 
-    def scalars(self, *, is_full: bool) -> tuple[ToldScalars, ...]:
+    def scalars(self, *, is_full: bool) -> tuple[ReportedScalars, ...]:
         return tuple(_joined(self._scalars.news(is_full=is_full), _with_scalars))
 
     def batches(self, *, is_full: bool) -> tuple[LedgerNews, ...]:
@@ -160,7 +160,7 @@ def _joined(
     return chain.from_iterable(found.values())
 
 
-def _with_scalars(before: ToldScalars, now: ToldScalars) -> ToldScalars | None:
+def _with_scalars(before: ReportedScalars, now: ReportedScalars) -> ReportedScalars | None:
     both = replace(now, scalars=(*before.scalars, *now.scalars))
     return both if replace(before, scalars=both.scalars) == both else None
 
@@ -171,7 +171,7 @@ def _with_batches(before: LedgerNews, now: LedgerNews) -> LedgerNews | None:
     return replace(
         now,
         steps=tuple(dict.fromkeys((*before.steps, *now.steps))),
-        crossings=(*before.crossings, *now.crossings),
+        completed=(*before.completed, *now.completed),
         given_up=(*before.given_up, *now.given_up),
     )
 

@@ -16,7 +16,7 @@ from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.clocks import NodeClock, Shift
@@ -302,7 +302,7 @@ class JobFold:
             if seat.is_living:
                 own = self.owners.own_label(node.node, seat.label)
                 rank = node.ranks.get((seat.role, own))
-                step_by_process[seat.id] = None if rank is None else rank.told_step
+                step_by_process[seat.id] = None if rank is None else rank.reported_step
         return step_by_process
 
     def memory(self) -> tuple[MemoryFacts, ...]:
@@ -362,7 +362,9 @@ class JobFold:
                     process = self.owners.process(node, news.process)
                     self.judge.ledger.add(replace(news, process=process))
 
-    def _fresh_scalars(self, node: str, reported: ToldScalars, *, is_full: bool) -> ToldScalars:
+    def _fresh_scalars(
+        self, node: str, reported: ReportedScalars, *, is_full: bool
+    ) -> ReportedScalars:
         """The values that no earlier document contained."""
         key = node, reported.process, "scalars"
         before_ns = self._latest_ns.get(key, -1) if is_full else -1
@@ -374,7 +376,7 @@ class JobFold:
     def _is_fresh(self, node: str, news: LedgerNews) -> bool:
         """Whether no earlier document contained these batches; True if there are none."""
         key = node, news.process, "batches"
-        latest_ns = max((crossing.time_ns for crossing in news.crossings), default=None)
+        latest_ns = max((crossing.time_ns for crossing in news.completed), default=None)
         if latest_ns is None:
             return True
         is_fresh = latest_ns > self._latest_ns.get(key, -1)

@@ -8,7 +8,7 @@ from math import isfinite
 
 from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.catalogue.native.signal_sources import clear_meaning, input_of
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.judge.bottleneck.causes import REPORTED_METRICS
 from dfx_agent.judge.divergence.inputs import broken_place
 
@@ -27,7 +27,7 @@ def is_judged(framework: str, scalar: ScalarRecord) -> bool:
     return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None
 
 
-def sent_scalars(reported: ToldScalars) -> ToldScalars | None:
+def sent_scalars(reported: ReportedScalars) -> ReportedScalars | None:
     """Judged values, and values of rank 0 that are only drawn; None if there are none."""
     is_first = reported.process.label in _FIRST
     sent = tuple(

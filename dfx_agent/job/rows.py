@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.facts.layout import NOT_TOLD
+from dfx_agent.facts.layout import NO_LAYOUT
 from dfx_agent.facts.memory import MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
@@ -99,7 +99,7 @@ class JobRows:
         nodes = fold.connected
         found: dict[str, Positions] = {}
         for role, names in labels.items():
-            layouts = [node.layouts.get(role, NOT_TOLD) for node in nodes]
+            layouts = [node.layouts.get(role, NO_LAYOUT) for node in nodes]
             positions = self._places.setdefault(role, RankPositions())
             found[role] = positions.by_rank(layouts, names, partial(fold.layout, role))
         return found

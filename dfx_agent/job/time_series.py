@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dfx_agent.catalogue.native.time_series import ScalarStore, scalar_history, scalar_row
-from dfx_agent.facts.scalars import ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.snapshot import ScalarHistory, ScalarRow
 
@@ -24,7 +24,7 @@ class JobTimeSeries:
         """Number of values that arrived too late to be part of a time series."""
         return self._store.num_stale
 
-    def add(self, reported: Iterable[tuple[ToldScalars, int]]) -> None:
+    def add(self, reported: Iterable[tuple[ReportedScalars, int]]) -> None:
         """Add values, sorted by event time: one rank may report many steps before another does.
 
         Each item is (values, attempt of their process).

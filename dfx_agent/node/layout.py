@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dfx_agent.facts.layout import NOT_TOLD, Layout, Place, ProcessGroup
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place, ProcessGroup
 from dfx_agent.node.process import Process
 
 
@@ -13,7 +13,7 @@ class LayoutWatch:
 
     def __init__(self) -> None:
         self._versions: list[tuple[str, int]] = []
-        self._layout = NOT_TOLD
+        self._layout = NO_LAYOUT
 
     def layout(self, ranks: Collection[Process]) -> Layout:
         """The current layout. Groups list ranks of the whole job, not only of this node."""

@@ -177,7 +177,7 @@ class Track:
         return {
             "open_spans": tuple(event.name for event in opened),
             "opened_ns": tuple(event.begin_ns for event in opened),
-            "told_step": process.latest_step,
+            "reported_step": process.latest_step,
             "num_records": process.follower.num_read,
             "queue_depth": dict(process.queues),
         }

@@ -28,7 +28,6 @@ NOT_YET: set[str] = {
     "dfx_agent/base",
     "dfx_agent/catalogue",
     "dfx_agent/commands",
-    "dfx_agent/facts",
     "dfx_agent/catalogue/alerts",
     "docs",
     "examples/async_rl",

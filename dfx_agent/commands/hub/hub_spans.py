@@ -14,7 +14,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.commands.serve.span_segments import SpanSegments
 from dfx_agent.facts.document import dumped
-from dfx_agent.facts.envelope import TELL_SECONDS
+from dfx_agent.facts.envelope import SEND_SECONDS
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import SpansRow, TimelineRow
 from dfx_agent.web.otlp.received_span import ReceivedSpan
@@ -60,7 +60,7 @@ class HubSpans:
             if self._segments is not None:
                 self._segments.stop()
             if self._thread.is_alive():
-                self._thread.join(2 * TELL_SECONDS)
+                self._thread.join(2 * SEND_SECONDS)
             if self._agent is not None:
                 self._agent.stop()
             if self._folder is not None:
@@ -83,7 +83,7 @@ class HubSpans:
             return self._segments
 
     def _loop(self) -> None:
-        while not self._stop.wait(TELL_SECONDS / 2):
+        while not self._stop.wait(SEND_SECONDS / 2):
             try:
                 self._tell()
             except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)

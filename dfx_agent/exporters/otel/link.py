@@ -14,7 +14,7 @@ from dfx_agent.facts.envelope import (
     DELIVERS,
     EVERY_SECONDS,
     HUB_ID,
-    TELL_SECONDS,
+    SEND_SECONDS,
     WANTS_ALL,
 )
 from dfx_agent.snapshot import HubRow, HubState
@@ -47,7 +47,7 @@ class HubLink:
         self._num_sent = self._num_lost = 0
         self._hub_id = ""
         self._wants_all, self._all_seconds = True, float("-inf")
-        self._every_seconds = TELL_SECONDS
+        self._every_seconds = SEND_SECONDS
         self._delivers = False
         self._called: dict[str, str] = {}
         self._is_over = self._is_delivered = False
@@ -174,5 +174,5 @@ def _seconds(text: str | None) -> float:
     try:
         wished = float(text or "")
     except ValueError:
-        return TELL_SECONDS
+        return SEND_SECONDS
     return min(wished, _MAX_SECONDS) if wished > _MIN_SECONDS else _MIN_SECONDS

@@ -116,7 +116,7 @@ class BottleneckJudge:
     def _window(self, role: str, steps: SelectedSteps, facts: PipelineFacts) -> PipelineWindow:
         shares = step_shares(steps.rows)
         moments = [moment for moment in self._moments if moment.step >= steps.rows[0].step - 1]
-        return PipelineWindow(role, steps.rows, shares, moments, facts.told, steps.left_out)
+        return PipelineWindow(role, steps.rows, shares, moments, facts.reported, steps.left_out)
 
     def _breakdown(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
+from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.snapshot import EngineFacts, RankRow, ScalarRow, StepRow, Verdict
 from dfx_agent.wire.records import CODE_COUNTER
 
@@ -33,8 +33,8 @@ def pipeline_facts(
             if row.source == "guest" and row.state in ("live", "unknown")
         ),
         engines=tuple(engines),
-        told={
-            Told(row.metric, tuple(sorted(row.labels.items()))): row.moments.mean
+        reported={
+            LabeledMetric(row.metric, tuple(sorted(row.labels.items()))): row.moments.mean
             for row in scalars
             if row.metric and row.moments.count
         },

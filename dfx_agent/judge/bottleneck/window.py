@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple
 
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
+from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.step_shares import StepShares
 from dfx_agent.snapshot import EngineFacts, StepRow
 
@@ -137,7 +137,7 @@ class PipelineWindow:
     shares: StepShares
     moments: Sequence[Moment]
     """From the begin of the first step to the end of the last one."""
-    reported: Mapping[Told, float]
+    reported: Mapping[LabeledMetric, float]
     """Values of metrics that frameworks report."""
     left_out: Sequence[StepRow] = ()
     """Steps with a checkpoint, or unusually long ones."""
@@ -215,6 +215,8 @@ class FigureHistories:
         return self.by_name[name]
 
 
-def reported_value(facts: Mapping[Told, float], metric: str, **labels: str) -> float | None:
+def reported_value(
+    facts: Mapping[LabeledMetric, float], metric: str, **labels: str
+) -> float | None:
     """The value of a metric that a framework reports with these labels; None if not reported."""
-    return facts.get(Told(metric, tuple(sorted(labels.items()))))
+    return facts.get(LabeledMetric(metric, tuple(sorted(labels.items()))))

@@ -86,7 +86,7 @@ def crash_verdict(
         ranks=tuple(rank.label for rank in first),
         stage=first[0].stage,
         cause=cause_of(first[0]),
-        step=first[0].newest_step,
+        step=first[0].latest_step,
         since_seconds=first[0].epoch_seconds(_since_ns(first)),
         evidence=lines,
         action=action,
@@ -172,7 +172,7 @@ def _last_place(rank: RankFacts) -> str:
     if rank.last_event_ns is not None and rank.gone_ns is not None:
         quiet = max(0, rank.gone_ns - rank.last_event_ns) / 1e9
         since = f", last record {seconds_text(quiet)} before the process was missing"
-    step = "" if rank.newest_step is None else f" of step {rank.newest_step}"
+    step = "" if rank.latest_step is None else f" of step {rank.latest_step}"
     since += _between(rank)
     return f"{ranks_text([rank])} (pid {rank.pid}): {where}{step}{since}"
 
@@ -199,7 +199,7 @@ def leavers(first: Sequence[RankFacts], ranks: Sequence[RankFacts]) -> list[Rank
 def left_early(role: str, left: Sequence[RankFacts], died: Sequence[RankFacts]) -> Verdict:
     """The finding on ranks that ended too early. ``died``: ranks that failed afterwards."""
     first = min(left, key=_end_ns)
-    step = first.newest_step
+    step = first.latest_step
     return Verdict(
         kind="crash",
         state="found",

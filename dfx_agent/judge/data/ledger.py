@@ -94,7 +94,7 @@ class RunLedger:
         """Add the batches of one process since the last reading."""
         rank = news.process[:2]
         self._note_losses(rank, news)
-        for crossing in news.crossings:
+        for crossing in news.completed:
             self._add_crossing(rank, crossing)
         self._skip_incomplete(news.given_up)
 
@@ -176,7 +176,7 @@ class RunLedger:
     def _note_deaths(self, reporting: Iterable[Progress]) -> None:
         for process in reporting:
             if not process.is_living:
-                self._skipped.update(self._steps.keys() & {process.told_step})
+                self._skipped.update(self._steps.keys() & {process.reported_step})
 
     def _skip(self, steps: Iterable[int | None]) -> None:
         self._skipped.update(step for step in steps if step is not None)
@@ -280,9 +280,11 @@ def _is_left_out(crossing: Crossing) -> bool:
 
 def _end(process: Progress) -> int | None:
     """Steps of a process before this one are complete; None if it counts no steps."""
-    if process.told_step is None:
+    if process.reported_step is None:
         return None
-    return process.told_step - _SETTLED_STEPS + 1 if process.is_living else process.told_step
+    return (
+        process.reported_step - _SETTLED_STEPS + 1 if process.is_living else process.reported_step
+    )
 
 
 def _row(boundary: str, latest: _RankBoundary) -> LedgerRow:

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.catalogue.native.signal_sources import Source, input_of
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.facts.steps import MAX_OPEN_STEPS, SUPERSEDED_BY
 from dfx_agent.judge.divergence.bank import SavedBank, SignalBank
@@ -133,7 +133,7 @@ class RunHealth:
         """Roles that the signals come from, the one with most signals first."""
         return self._choice.roles
 
-    def add(self, reported: ToldScalars) -> None:
+    def add(self, reported: ReportedScalars) -> None:
         """Record what one process has reported since the last reading."""
         reporter, framework = reported.process, reported.framework
         for scalar in reported.scalars:

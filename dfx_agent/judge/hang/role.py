@@ -176,7 +176,7 @@ class Role:
             ranks=tuple(rank.label for rank in ranks),
             stage=first.stage,
             cause=cause,
-            step=first.newest_step,
+            step=first.latest_step,
             since_seconds=first.epoch_seconds(since_ns),
             evidence=(
                 *lines,

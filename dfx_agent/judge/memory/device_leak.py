@@ -120,7 +120,7 @@ def _leak(facts: MemoryFacts, device: DeviceUse, smallest_rise: float) -> _Leak 
     samples, peak = device.allocated_samples, device.peak_bytes
     if not device.limit_bytes or peak is None or not samples or facts.step_seconds is None:
         return None
-    free = max(0.0, device.limit_bytes - peak - (device.beside_bytes or 0.0))
+    free = max(0.0, device.limit_bytes - peak - (device.outside_bytes or 0.0))
     per_step = steady_bytes_per_step(samples, smallest_rise=smallest_rise)
     if per_step and not is_higher_than_before(samples, device.highest_before_bytes):
         return None
@@ -134,7 +134,7 @@ def _leak(facts: MemoryFacts, device: DeviceUse, smallest_rise: float) -> _Leak 
 def _line(leak: _Leak) -> str:
     device, samples = leak.device, leak.device.allocated_samples
     (first, before), (last, after) = samples[0], samples[-1]
-    other = device.beside_bytes
+    other = device.outside_bytes
     others = "" if other is None else f", {bytes_text(other)} used by others"
     return (
         f"{labels_text([leak.facts.process.label])}: {bytes_text(before)} allocated after step "

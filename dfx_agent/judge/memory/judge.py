@@ -315,7 +315,7 @@ def _unreleased_line(num_bytes: float, facts: MemoryFacts, device: DeviceUse) ->
 
 def _unreleased_bytes(device: DeviceUse) -> float | None:
     """The smallest value of the last rollouts, if it is a large part of the device."""
-    latest = [num_bytes for _, num_bytes in device.kept_samples[-_UNRELEASED_STEPS:]]
+    latest = [num_bytes for _, num_bytes in device.offloaded_samples[-_UNRELEASED_STEPS:]]
     if len(latest) < _UNRELEASED_STEPS or not device.limit_bytes:
         return None
     least = min(latest)

@@ -24,7 +24,7 @@ from statistics import median
 
 from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.devices import DeviceState
-from dfx_agent.facts.layout import NOT_TOLD, Layout
+from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, RoleSteps, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import SLOWER, SLOWER_TOKENS_UNKNOWN
@@ -83,7 +83,7 @@ class StragglerJudge:
 
     def _division(self, facts: RoleSteps) -> Division | None:
         """The division of the ranks of the latest step; None if the layout is unknown."""
-        if not facts.steps or facts.layout == NOT_TOLD:
+        if not facts.steps or facts.layout == NO_LAYOUT:
             return None
         ranks = list(facts.steps[-1].ranks)
         layout, divided_ranks, division = self._divisions.get(facts.role, (None, None, None))

@@ -95,7 +95,7 @@ def zombie_status(pid: int, start_ticks: int) -> ExitStatus | None:
         return None
     if int(fields[START_TICKS]) != start_ticks or not _may_look(pid):
         return None
-    return ExitStatus.of(int(fields[EXIT_STATUS]))
+    return ExitStatus.from_wait_status(int(fields[EXIT_STATUS]))
 
 
 def reaped_status(pidfd: int) -> ExitStatus | None:
@@ -107,7 +107,7 @@ def reaped_status(pidfd: int) -> ExitStatus | None:
     except OSError:
         return None
     mask, *_, status = _INFO.unpack(info)
-    return ExitStatus.of(status) if mask & _EXIT else None
+    return ExitStatus.from_wait_status(status) if mask & _EXIT else None
 
 
 def _may_look(pid: int) -> bool:

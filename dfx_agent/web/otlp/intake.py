@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dfx_agent.base.log import OncePerPlace
-from dfx_agent.facts.envelope import TELL_SECONDS
+from dfx_agent.facts.envelope import SEND_SECONDS
 from dfx_agent.snapshot import NodeRow
 from dfx_agent.web.otlp.records import FactsRecord, Request
 
@@ -24,7 +24,7 @@ FORGET_SECONDS = 3600.0
 # an agent without a report for longer is not waited for
 PRESENT_SECONDS = 15.0
 # up to so many agents may report twice as often: stalls are known sooner, at little cost
-_FEW_AGENTS, _FEW_SECONDS = 32, TELL_SECONDS / 2
+_FEW_AGENTS, _FEW_SECONDS = 32, SEND_SECONDS / 2
 # so many agents may report per second; more agents are asked to report less often
 _AGENTS_PER_SECOND = 300
 _MAX_EVERY_SECONDS = 5.0
@@ -103,7 +103,7 @@ class Intake:
     def every_seconds(self) -> float:
         """Interval in which agents are asked to report, in seconds."""
         num_agents = len(self._agents)
-        usual_seconds = TELL_SECONDS if num_agents > _FEW_AGENTS else _FEW_SECONDS
+        usual_seconds = SEND_SECONDS if num_agents > _FEW_AGENTS else _FEW_SECONDS
         return min(_MAX_EVERY_SECONDS, max(usual_seconds, num_agents / _AGENTS_PER_SECOND))
 
     def take(self, request: Request, node: str) -> IntakeResult:

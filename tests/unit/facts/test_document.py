@@ -17,7 +17,7 @@ from dfx_agent.facts.ledger import Crossing, LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 
@@ -26,7 +26,7 @@ PARTS = {
     "seats": Seat,
     "steps": RoleSteps,
     "memory": MemoryFacts,
-    "scalars": ToldScalars,
+    "scalars": ReportedScalars,
     "updates": UpdateCounts,
     "batches": LedgerNews,
     "progress": Progress,
@@ -74,7 +74,7 @@ def test_what_was_dumped_is_loaded_as_it_was(part, data):
 
 def test_the_document_names_itself_and_its_version():
     assert json.loads(dumped(EMPTY)).keys() == {"name", "version", "facts"}
-    assert FACTS_VERSION == 1, "a new version is said in docs/concepts/overview.md"
+    assert FACTS_VERSION == 2, "a new version is said in docs/concepts/overview.md"
 
 
 def test_a_field_that_is_new_is_left_out():
@@ -107,7 +107,7 @@ def test_another_version_is_refused_with_one_line(version):
         (b'{"name": "dfx-facts"}', "facts without a version"),
         (b'{"name": "dfx-facts", "version": "1"}', "facts without a version"),
         (b'{"name": "dfx-facts", "version": true}', "facts without a version"),
-        (b'{"name": "dfx-facts", "version": 1}', "facts that cannot be read: facts Field required"),
+        (b'{"name": "dfx-facts", "version": 2}', "facts that cannot be read: facts Field required"),
     ],
 )
 def test_what_is_foreign_or_broken_is_refused_with_one_line(document, said):
@@ -161,7 +161,7 @@ def test_crossings_are_read_or_refused_with_one_line(data):
     news = {
         "process": ["t", "0", 7],
         "num_lost": 0,
-        "crossings": data.draw(JSON | st.just([crossing])),
+        "completed": data.draw(JSON | st.just([crossing])),
     }
     document = json.loads(dumped(EMPTY))
     document["facts"]["batches"] = [news]
@@ -174,7 +174,7 @@ def test_a_field_of_a_batch_is_told_again_only_where_it_has_changed():
     crossings = (Crossing("rollout", 3, 1, before), Crossing("reward", 3, 2, after))
     facts = replace(EMPTY, batches=(LedgerNews(ProcessId("t", "0", 7), 0, (3,), crossings),))
     (news,) = json.loads(dumped(facts))["facts"]["batches"]
-    assert news["crossings"][1]["fields"]["v"] == [None, 5.0, 0.0, 9.0]
+    assert news["completed"][1]["fields"]["v"] == [None, 5.0, 0.0, 9.0]
     assert loaded(dumped(facts)) == facts
 
 

@@ -11,7 +11,7 @@ import pytest
 from dfx_agent.facts.bounds import MAX_BYTES, MAX_PROCESSES, MAX_ROLES, MAX_VALUES
 from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 
@@ -69,7 +69,7 @@ def test_a_large_document_is_refused_before_it_is_parsed(document, reason):
         (
             {
                 "scalars": (
-                    ToldScalars(
+                    ReportedScalars(
                         ProcessId("a", "0", 1), "verl", (ScalarRecord(LONG, 1.0, 1, 1),), 0
                     ),
                 )

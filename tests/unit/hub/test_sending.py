@@ -13,7 +13,7 @@ from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.hub.clocks import NodeClock
@@ -160,10 +160,10 @@ def test_who_stands_is_news(dfx_dir):
 def test_readings_of_one_process_are_told_as_one():
     process = ProcessId("trainer", "0", 7)
     loss, reward = (ScalarRecord(key, 1.0, 3, 5) for key in ("loss", "reward"))
-    told = [ToldScalars(process, "verl", (each,), 11) for each in (loss, reward)]
-    other = ToldScalars(process, "verl", (loss,), 12)  # another clock
+    told = [ReportedScalars(process, "verl", (each,), 11) for each in (loss, reward)]
+    other = ReportedScalars(process, "verl", (loss,), 12)  # another clock
     assert list(_joined([*told, other], _with_scalars)) == [
-        ToldScalars(process, "verl", (loss, reward), 11), other,
+        ReportedScalars(process, "verl", (loss, reward), 11), other,
     ]  # fmt: skip
     news = [LedgerNews(process, lost, (3,)) for lost in (0, 0, 1)]
     assert list(_joined(news, _with_batches)) == [news[0], news[2]]

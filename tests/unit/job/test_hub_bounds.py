@@ -9,9 +9,9 @@ import pytest
 from dfx_agent.catalogue.native import time_series
 from dfx_agent.facts.bounds import MAX_PROCESSES, MAX_ROLES
 from dfx_agent.facts.document import dumped
-from dfx_agent.facts.layout import NOT_TOLD, Layout, Place
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub import reporting_nodes
@@ -97,7 +97,7 @@ def test_roles_that_several_documents_add_up_to_are_bounded(part):
 def of_role(part, role):
     if part == "seats":
         return {"seats": (Seat(role=role, label="0", created_ns=1),)}
-    layout = Layout(places={"0": Place(rank=1)}) if part == "layouts" else NOT_TOLD
+    layout = Layout(places={"0": Place(rank=1)}) if part == "layouts" else NO_LAYOUT
     return {"steps": (RoleSteps(role, (), None, 1, 1, layout),)}
 
 
@@ -105,6 +105,6 @@ def test_names_of_numbers_beyond_the_bound_are_counted(monkeypatch):
     monkeypatch.setattr(time_series, "MAX_KEYS", 2)
     curves = JobTimeSeries(8)
     numbers = tuple(ScalarRecord(f"loss/{number}", 1.0, 1, 1) for number in range(5))
-    curves.add([(ToldScalars(ProcessId("trainer", "0", 1), "verl", numbers, 0), 0)])
+    curves.add([(ReportedScalars(ProcessId("trainer", "0", 1), "verl", numbers, 0), 0)])
     assert [row.key for row in curves.rows("verl")] == ["loss/0", "loss/1"]
     assert curves.num_stale == 3

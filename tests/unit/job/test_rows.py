@@ -9,7 +9,7 @@ from nodes_scene import HUB_SECONDS, Hub, Node
 
 from dfx_agent.facts.layout import Layout, Place
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.snapshot import Moments
 
@@ -20,12 +20,12 @@ def nodes() -> tuple[Node, Node]:
     return Node("node-a", (0, 1)), Node("node-b", (2, 3), apart_seconds=-300.0)
 
 
-def loss(node: Node, rank: int, values: dict[int, float], at: float = 1.0) -> ToldScalars:
+def loss(node: Node, rank: int, values: dict[int, float], at: float = 1.0) -> ReportedScalars:
     told = tuple(
         ScalarRecord("torch/loss", value, step, node.at(at)) for step, value in values.items()
     )
     offset = int((HUB_SECONDS + at + node.apart_seconds) * 1e9) - node.at(at)
-    return ToldScalars(node.seat(rank).id, "", told, offset)
+    return ReportedScalars(node.seat(rank).id, "", told, offset)
 
 
 def test_curves_are_means_over_the_ranks_of_all_nodes():

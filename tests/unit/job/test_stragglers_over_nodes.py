@@ -80,7 +80,7 @@ def test_transfer_is_what_the_last_rank_took():
 
 def test_collectives_that_are_not_the_same_are_not_matched():
     (steps,) = stepped(1, 0.0, {"0": (0.6, 0.4), "1": (0.95, 0.05)}).steps
-    other = {"0": steps.ranks["0"].groups["0"]._replace(newest=99)}
+    other = {"0": steps.ranks["0"].groups["0"]._replace(latest=99)}
     ranks = {**steps.ranks, "1": replace(steps.ranks["1"], groups=other)}
     assert by_duration(ranks)["0"].waited_seconds == 0.4
 

@@ -41,7 +41,7 @@ def test_a_crossing_is_told_when_its_last_record_has_come():
     crossings, rank = LedgerAssembler(), Rank()
     assert crossings.poll(rank.shows(1, ROWS)) == LedgerNews(rank.id, 0, (4,))
     news = crossings.poll(rank.shows(1, IDS))
-    (crossing,) = news.crossings
+    (crossing,) = news.completed
     assert (crossing.boundary, crossing.step, crossing.time_ns) == ("rollout", 4, 5)
     assert crossing.fields == {("num_rows", ""): 8.0, ("multiset", "sample_id"): 8.0}
 
@@ -60,7 +60,7 @@ def test_a_reading_without_news_tells_nothing_but_what_was_lost():
 def test_fields_of_a_newer_guest_are_left_out_and_a_batch_may_be_outside_any_step():
     crossings, rank = LedgerAssembler(), Rank()
     news = crossings.poll(rank.shows(1, ROWS, len(LEDGER_FIELDS), step=NO_STEP))
-    (crossing,) = news.crossings
+    (crossing,) = news.completed
     assert (crossing.step, news.steps) == (None, (None, None))
     assert crossing.fields == {("num_rows", ""): 8.0}
 

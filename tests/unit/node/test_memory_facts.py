@@ -99,7 +99,7 @@ def test_what_a_rollout_left_unused_is_told_of_who_offloads():
     assert facts.devices == (DeviceUse("cuda:0", None, None),), "nobody said that it offloads"
     rank.stamps = {("offload", 0): None}
     (facts,) = MemoryReader().facts([rank])
-    assert facts.devices[0].kept_samples == ((1, 38.0), (2, 38.0))
+    assert facts.devices[0].offloaded_samples == ((1, 38.0), (2, 38.0))
 
 
 def test_of_who_has_no_rollout_it_is_what_was_unused_before_its_states_came_back():
@@ -117,7 +117,7 @@ def test_of_who_has_no_rollout_it_is_what_was_unused_before_its_states_came_back
     rank.memory.sample_devices(1, rank.gauges)
     (facts,) = MemoryReader().facts([rank])
     assert [device.device for device in facts.devices] == ["cuda:0"]
-    assert facts.devices[0].kept_samples == ((1, 30.0),), "the least of its stages"
+    assert facts.devices[0].offloaded_samples == ((1, 30.0),), "the least of its stages"
 
 
 def test_what_the_driver_says_beside_the_allocator_counts_where_that_is_steady():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
+from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.snapshot import (
     Bottleneck,
@@ -27,9 +27,9 @@ HOST = "(the host: no processor for the loop's thread)"
 RANKS = ("0", "1")
 _NO_LAG = LagStats(1, 0.0, 0.0, 0.0, 0.0, 0.0)
 
-TOOL = Told("dfx_tool_seconds", (("stat", "mean"),))
-TURNS = Told("dfx_turns", (("stat", "mean"),))
-GENERATION = Told("dfx_request_latency_seconds", (("stat", "mean"),))
+TOOL = LabeledMetric("dfx_tool_seconds", (("stat", "mean"),))
+TURNS = LabeledMetric("dfx_turns", (("stat", "mean"),))
+GENERATION = LabeledMetric("dfx_request_latency_seconds", (("stat", "mean"),))
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Pipeline:
 
     stage: dict[str, float] = field(default_factory=lambda: {"forward": 0.4, "backward": 0.8})
     wait: dict[str, float] = field(default_factory=lambda: {"collector": 0.1})
-    told: dict[Told, float] = field(default_factory=dict)
+    told: dict[LabeledMetric, float] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=lambda: [Replica(), Replica()])
     lasts: dict[str, float] = field(default_factory=dict)  # how long stages of the orchestrator do
     queue_depth: dict[str, float] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Pipeline:
             steps=tuple(self._rows[-16:]),
             processes=tuple(self._processes()),
             engines=tuple(self._engines()) if self.has_engines else (),
-            told=dict(self.told),
+            reported=dict(self.told),
             verdicts=self.verdicts,
         )
 

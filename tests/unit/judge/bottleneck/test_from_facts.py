@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime, Told
+from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
 from dfx_agent.snapshot import OpenSpan, StepCell, StepRow, TimeSplit, Verdict
 from tests.unit.judge.bottleneck.pipeline import GENERATION, TOOL, TURNS, Pipeline
 
-STALE = Told("dfx_step_stale_samples", (("action", "evicted_groups"),))
-ACTIVE = Told("dfx_queue_depth", (("queue", "active"),))
+STALE = LabeledMetric("dfx_step_stale_samples", (("action", "evicted_groups"),))
+ACTIVE = LabeledMetric("dfx_queue_depth", (("queue", "active"),))
 
 
-def receiver(name: str, part: str = "transfer") -> Told:
-    return Told("dfx_weight_update_seconds", (("part", part), ("receiver", name)))
+def receiver(name: str, part: str = "transfer") -> LabeledMetric:
+    return LabeledMetric("dfx_weight_update_seconds", (("part", part), ("receiver", name)))
 
 
 def test_without_steps_there_is_nothing_to_say():

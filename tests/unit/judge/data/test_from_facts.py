@@ -184,8 +184,8 @@ def test_a_step_that_any_rank_left_out_is_not_compared():
     for number, rank in enumerate(job.ranks):
         news = job.news(number, rank, {("aligned", "rewards"): 0.0})
         if number == 1:
-            crossings = [Crossing(c.boundary, c.step, c.time_ns, left_out) for c in news.crossings]
-            news = replace(news, crossings=tuple(crossings))
+            crossings = [Crossing(c.boundary, c.step, c.time_ns, left_out) for c in news.completed]
+            news = replace(news, completed=tuple(crossings))
         job.ledger.add(news)
     job.settle()
     job.passes(4)

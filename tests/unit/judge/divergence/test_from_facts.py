@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.divergence.health import RunHealth
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
@@ -37,7 +37,7 @@ def reported(rows: list[dict[str, float]], process: ProcessId = ME) -> RunHealth
     health = RunHealth()
     for step, values in enumerate(rows, start=1):
         told = (ScalarRecord(k, v, step, step * SECOND, step) for k, v in values.items())
-        health.add(ToldScalars(process, "verl", tuple(told), 0))
+        health.add(ReportedScalars(process, "verl", tuple(told), 0))
         for _ in range(2):
             health.close({process: step + 1})
     return health
@@ -81,7 +81,7 @@ def test_two_ranks_that_tell_the_same_are_one_run():
     for step, values in enumerate(curve(60), start=1):
         for process in (ME, other):
             told = (ScalarRecord(k, v, step, step * SECOND, step) for k, v in values.items())
-            health.add(ToldScalars(process, "verl", tuple(told), 0))
+            health.add(ReportedScalars(process, "verl", tuple(told), 0))
         health.close({ME: step + 1, other: step + 1})
         health.close({ME: step + 1, other: step + 1})
     assert judged(health).state == "clear"

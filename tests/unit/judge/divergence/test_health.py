@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kept_json import through_json
 
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.divergence.health import RunHealth, SavedHealth
 from dfx_agent.snapshot.document import Document
@@ -37,7 +37,7 @@ class Rank:
         for key, value in values.items():
             Rank.clock += 1
             record = ScalarRecord(key, value, step, Rank.clock * 10**9, self.told)
-            self.health.add(ToldScalars(self.me, framework, (record,), 0))
+            self.health.add(ReportedScalars(self.me, framework, (record,), 0))
 
     def step(self, step: int, value: float | None = None) -> None:
         self.told = step

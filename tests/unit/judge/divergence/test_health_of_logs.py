@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.health import RunHealth
@@ -33,7 +33,7 @@ def told_at_once(log: list[dict[str, float]], role: str = LOG_ROLE) -> RunHealth
     health, reporter = RunHealth(), ProcessId(role, "0", 1)
     for step, values in enumerate(log):
         records = (ScalarRecord(key, value, step, 1, None) for key, value in values.items())
-        health.add(ToldScalars(reporter, "verl", tuple(records), 1000 * 10**9))
+        health.add(ReportedScalars(reporter, "verl", tuple(records), 1000 * 10**9))
         health.close({reporter: None})
     return health
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dfx_agent.catalogue.alerts.declared.stability import NO_UPDATE
-from dfx_agent.facts.scalars import ScalarRecord, ToldScalars, UpdateCounts
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord, UpdateCounts
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.job.incidents.words import action_of
 from dfx_agent.job.judging import JobJudge
@@ -84,7 +84,7 @@ def test_a_process_in_its_place_begins_anew():
 def test_what_a_gradient_scaler_skipped_is_forgiven_after_the_run_as_well():
     job, rank = JobJudge("r", Faults()), ProcessId("trainer", "0", 7)
     overflow = ScalarRecord("torch/grad_norm", math.inf, 3, 10**9, 3)
-    job.health.add(ToldScalars(rank, "torch", (overflow,), 0))
+    job.health.add(ReportedScalars(rank, "torch", (overflow,), 0))
     assert job.divergence().state == "found", "no scaler"
     job.close({rank: 4}, [UpdateCounts(rank, 3, 1.0, 9.0, 1.0)], (), is_whole=True)
     assert job.divergence().state != "found"

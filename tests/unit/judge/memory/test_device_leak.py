@@ -51,10 +51,10 @@ def test_a_leak_of_100_mib_a_step_is_told_by_the_steps_until_its_peak_fills_the_
 
 
 def test_what_is_beside_the_allocator_leaves_less():
-    (verdict,) = judged(rank("0", 100.0, beside_bytes=5.0 * GIB))
+    (verdict,) = judged(rank("0", 100.0, outside_bytes=5.0 * GIB))
     assert "in at most 51 steps" in verdict.summary
     assert "70 GiB at most, 5 GiB used by others;" in verdict.evidence[0]
-    (verdict,) = judged(rank("0", 100.0, beside_bytes=11.0 * GIB))
+    (verdict,) = judged(rank("0", 100.0, outside_bytes=11.0 * GIB))
     assert "in at most 0 steps" in verdict.summary
 
 
@@ -121,7 +121,7 @@ def test_more_than_10_000_steps_count_where_they_are_an_hour(step_seconds: float
 
 def test_what_else_was_found_of_a_role_is_evidence_of_its_one_verdict():
     kept = tuple((n, 38.0 * GIB) for n in range(1, 9))
-    (verdict,) = judged(rank("0", 100.0, kept_samples=kept))
+    (verdict,) = judged(rank("0", 100.0, offloaded_samples=kept))
     assert verdict.cause == "device leak"
     assert verdict.evidence[-1].startswith("Rank 0 holds 38 GiB of cuda:0 while offloaded")
 

@@ -307,7 +307,7 @@ def keeping(facts: MemoryFacts, *gib: float, limit_gib: float | None = 80.0) -> 
     """What its allocator held without use through each of its rollouts."""
     kept = tuple((n, each * GIB) for n, each in enumerate(gib, 1))
     limit_bytes = None if limit_gib is None else limit_gib * GIB
-    device = DeviceUse("cuda:0", limit_bytes, 40.0 * GIB, kept_samples=kept)
+    device = DeviceUse("cuda:0", limit_bytes, 40.0 * GIB, offloaded_samples=kept)
     return replace(facts, devices=(device,))
 
 

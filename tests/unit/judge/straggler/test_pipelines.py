@@ -15,7 +15,7 @@ from bench.simulated_pipeline import (
     steps_of,
     told,
 )
-from dfx_agent.facts.layout import NOT_TOLD, Layout, Place
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.judge.straggler.judge import StragglerJudge
 
@@ -137,7 +137,7 @@ def test_a_node_whose_ranks_are_all_slow_is_named_itself():
 
 def test_without_a_layout_no_more_than_a_third_is_named():
     works = simulated(8, 2, 20, lambda stage: 1.4 if stage else 1.0)
-    assert not [v for v in judged(works, NOT_TOLD) if v.ranks]
+    assert not [v for v in judged(works, NO_LAYOUT) if v.ranks]
 
 
 def test_sends_that_are_no_pipeline_leave_it_open_who_does_the_same_work():

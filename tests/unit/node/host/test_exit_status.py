@@ -66,12 +66,12 @@ def test_a_child_of_somebody_else_is_told_as_well():
 @pytest.mark.parametrize(
     ("status", "text", "was_asked_for"),
     [
-        (ExitStatus.of(9), "killed by signal 9 (SIGKILL)", False),
-        (ExitStatus.of(11 | 0x80), "killed by signal 11 (SIGSEGV)", False),
-        (ExitStatus.of(15), "killed by signal 15 (SIGTERM)", True),
-        (ExitStatus.of(35), "killed by signal 35", False),
-        (ExitStatus.of(3 << 8), "ended with exit code 3", False),
-        (ExitStatus.of(130 << 8), "ended with exit code 130", True),
+        (ExitStatus.from_wait_status(9), "killed by signal 9 (SIGKILL)", False),
+        (ExitStatus.from_wait_status(11 | 0x80), "killed by signal 11 (SIGSEGV)", False),
+        (ExitStatus.from_wait_status(15), "killed by signal 15 (SIGTERM)", True),
+        (ExitStatus.from_wait_status(35), "killed by signal 35", False),
+        (ExitStatus.from_wait_status(3 << 8), "ended with exit code 3", False),
+        (ExitStatus.from_wait_status(130 << 8), "ended with exit code 130", True),
     ],
 )
 def test_in_words(status, text, was_asked_for):
