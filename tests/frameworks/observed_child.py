@@ -68,6 +68,7 @@ class Anything(metaclass=_AnyName):
 
 class _Stub(ModuleType):
     __path__: ClassVar[list[str]] = []
+    __version__ = "0.0"  # transformers compares it
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -102,13 +103,14 @@ def end() -> None:
     writer = recorder.active()
     assert writer is not None
     reader = SegmentReader(writer.path)
-    rows: list[tuple[str, str, float, int]] = []
+    rows: list[tuple[str, str, float, int, float]] = []
     while batch := reader.poll():
         for row in batch:
             kind = _KINDS.get(row[8] & KIND_MASK)
             if kind is not None:
                 field = f"{LEDGER_FIELDS[row[7]]}/" if kind == "ledger" else ""
-                rows.append((kind, field + (reader.name(row[9]) or ""), row[3], row[4]))
+                name, seconds = field + (reader.name(row[9]) or ""), (row[2] - row[1]) / 1e9
+                rows.append((kind, name, row[3], row[4], seconds))
     said = {
         "records": rows,
         "identity": asdict(writer.identity),

@@ -23,6 +23,7 @@ class Record:
     name: str
     value: float
     step: int
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ with tempfile.TemporaryDirectory() as folder:
     trainer.train()
 LOGGED = {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
 """
+EVALUATION = """
+trainer.evaluate(Dataset.from_list(rows[:4]))
+HISTORY = trainer.state.log_history
+"""
 ACCELERATE = """
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=NUM_MICRO_BATCHES)
@@ -78,3 +82,34 @@ def test_loss_of_a_step_is_what_is_logged(job: str) -> None:
     }
     assert len(logged) == NUM_STEPS
     assert told == {int(step): [pytest.approx(loss, abs=2e-4)] for step, loss in logged.items()}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("dfx_dir")
+def test_trainer_without_trl_reports_what_it_logs() -> None:
+    tell = '\nprint("HISTORY " + json.dumps(HISTORY))'
+    _, observed = losses(TRAINER + EVALUATION + tell)
+    line = observed.output.partition("HISTORY ")[2].splitlines()[0]
+    logged = {
+        (key, row["step"]): value
+        for row in json.loads(line)
+        for key, value in row.items()
+        if key != "step"
+    }
+    seen = observed.scalars()
+    assert ("eval_loss", NUM_STEPS) in logged
+    assert {key: seen[key][-1] for key in logged} == logged
+    assert observed.steps() == list(range(1, NUM_STEPS + 1))
+    assert observed.names("stage").count("validation") == 1
+    assert "actor_update" not in observed.names("stage")  # it need not be RL
+    assert observed.identity["framework"] == "transformers"
+    assert observed.identity["role"] == "trainer"
+    assert observed.num_errors == 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("dfx_dir")
+def test_trainer_that_is_only_imported_names_no_framework() -> None:
+    observed = observe("import torch, transformers.trainer, dfx_agent.shim as dfx\ndfx.set_step(1)")
+    assert observed.identity["framework"] == ""
+    assert observed.parts("transformers") == {}

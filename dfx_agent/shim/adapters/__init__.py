@@ -9,7 +9,9 @@ whose import activates the adapter, with "__" for "." (``verl.py``,
   nothing to patch; the states of all parts are reported.
 - ``FRAMEWORK`` (optional): its name in ``catalogue/native``, if that is not the module's.
 - ``KIND`` (optional): "framework" (the default), "library" (frameworks are built on it, and their
-  name takes precedence), "tracker" or "launcher" (which do not name the framework).
+  name takes precedence), "trainer" (a general training loop: many jobs import it and do not use it,
+  so it is reported and names the framework from its first use on, unless another one does),
+  "tracker" or "launcher" (which do not name the framework).
 
 Nothing here raises into the job.
 """
@@ -29,6 +31,8 @@ from dfx_agent.shim.patches import PatchSet
 
 Patch = Callable[[PatchSet, ModuleType], None]
 
+# kinds that name the framework; the first takes precedence
+_NAMING = ("framework", "library", "trainer")
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}
 # name of the part that is reported if the file of an adapter cannot be loaded
 _LOAD = "load"
@@ -60,7 +64,7 @@ def report(writer: recorder.Recorder) -> None:
 
 def has_framework() -> bool:
     """Whether a framework that marks its own stages is loaded."""
-    return any(adapter.kind in {"framework", "library"} for adapter in _adapters.values())
+    return any(adapter.precedence is not None for adapter in _adapters.values())
 
 
 def trackers_are_quiet() -> bool:
@@ -128,13 +132,27 @@ class _FrameworkAdapter:
     def _report_first(self) -> None:
         """Report the state again when a part is used for the first time."""
         if recorder.current is not None:
+            if self.kind == "trainer":
+                _name_framework(recorder.current)
             self.report(recorder.current)
+
+    @property
+    def precedence(self) -> int | None:
+        """Precedence of its name, 0 is the highest; None if it does not name the framework."""
+        return _NAMING.index(self.kind) if self.kind in _NAMING and not self._is_unused else None
+
+    @property
+    def _is_unused(self) -> bool:
+        hooks = self._hooks.values()
+        return self.kind == "trainer" and not any(hook.switch.was_used for hook in hooks)
 
     def report(self, writer: recorder.Recorder) -> None:
         """Emit one gauge per part: 1 installed, 0 absent or off, -1 failed; another once used.
 
         An installed part may be unused: a version may call a different function than the patched.
         """
+        if self._is_unused:
+            return
         for part, hook in self._hooks.items():
             name = f"{self.name}/{part}/{self._version}"
             writer.gauge(f"adapter/{name}", _STATES[hook.state])
@@ -146,13 +164,13 @@ class _FrameworkAdapter:
 
 def _name_framework(writer: recorder.Recorder) -> None:
     """Set the framework's name, unless the job has set one. A framework replaces a library."""
-    libraries = [adapter.framework for adapter in _adapters.values() if adapter.kind == "library"]
-    frameworks = [
-        adapter.framework for adapter in _adapters.values() if adapter.kind == "framework"
-    ]
-    found = next(iter(frameworks or libraries), "")
+    ranked = [(a.precedence, a.framework) for a in _adapters.values() if a.precedence is not None]
+    if not ranked:
+        return
+    _, found = min(ranked, key=lambda named: named[0])
+    replaceable = [name for precedence, name in ranked if precedence > 0]
     current = writer.identity.framework
-    if found not in ("", current) and (not current or current in libraries):
+    if found != current and (not current or current in replaceable):
         writer.update_identity({"framework": found})
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import dfx_agent.shim as dfx
 from dfx_agent.shim import recorder
 from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters.transformers import begin_step, read_log
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.span_writer import OpenSpan
@@ -42,17 +43,7 @@ _micro_batch: ContextVar[_MicroBatch | None] = ContextVar("dfx_trl_micro_batch",
 
 
 def _patch_log(patches: PatchSet, module: ModuleType) -> None:
-    patches.replace(module.Trainer, "log", _around.funnel(_read_log))
-
-
-def _read_log(writer: Recorder, trainer: Any, logs: Any, *_: Any, **__: Any) -> None:
-    """Report before the callbacks, which add values for trackers only. The epoch is added here.
-
-    In evaluation the keys start with "eval_" and retain it.
-    """
-    _around.report(writer, logs, trainer.state.global_step)
-    if trainer.state.epoch is not None:
-        writer.scalar("epoch", trainer.state.epoch, trainer.state.global_step)
+    patches.replace(module.Trainer, "log", _around.funnel(read_log))
 
 
 def _patch_steps(patches: PatchSet, module: ModuleType) -> None:
@@ -65,7 +56,7 @@ def _step_wrapper(original: Any, switch: Switch) -> Any:
         if not switch.is_on:
             return original(self, *args, **kwargs)
         switch.mark_used()
-        _begin_step(self)
+        _around.call_reader(begin_step, self)
         micro_batch = _MicroBatch()
         token = _micro_batch.set(micro_batch)
         failure: type[BaseException] | None = None
@@ -79,22 +70,6 @@ def _step_wrapper(original: Any, switch: Switch) -> Any:
             _end_update(micro_batch, failure)
 
     return training_step
-
-
-def _begin_step(trainer: Any) -> None:
-    writer = recorder.current or recorder.active()
-    if writer is None:
-        return
-    try:
-        if writer.identity.role == "driver":  # one process without a launcher
-            _around.claim(writer, "trainer")
-        step = trainer.state.global_step + 1
-        if writer.step == step:
-            writer.has_explicit_steps = True
-        elif not writer.has_own_steps:
-            writer.set_step(step)
-    except Exception:  # noqa: BLE001 (never into the job)
-        writer.count_error()
 
 
 def _begin_update(_writer: Recorder, *_: Any) -> None:
