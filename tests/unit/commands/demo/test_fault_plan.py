@@ -1,3 +1,4 @@
+import itertools
 import math
 import signal
 import subprocess
@@ -67,27 +68,28 @@ def test_rollout_abort_aborts_its_share():
     assert aborted.float().mean().item() == pytest.approx(0.25, abs=0.02)
 
 
-def work_busy_seconds():
-    begin_seconds = time.thread_time()
-    matrix = torch.ones(64, 64)
-    while time.thread_time() < begin_seconds + 0.05:
-        torch.mm(matrix, matrix)
-    return time.thread_time() - begin_seconds
+@pytest.fixture
+def thread_clock(monkeypatch):
+    """A clock of processor time that runs 1 ms on at each look, so that no load disturbs it."""
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "thread_time", lambda: next(ticks) / 1e3)
 
 
-def slowed_ratio(some_plan, stage):
+def slowed_ratio(some_plan, stage, num_looks=1000):
     begin_seconds = time.thread_time()
     with some_plan.slowed(stage):
-        alone_seconds = work_busy_seconds()
-    return (time.thread_time() - begin_seconds) / alone_seconds
+        for _ in range(num_looks):
+            time.thread_time()
+    return (time.thread_time() - begin_seconds) * 1e3 / num_looks
 
 
+@pytest.mark.usefixtures("thread_clock")
 def test_a_straggler_burns_its_factor_of_processor_time():
     slow, other = plan("straggler:1:3", rank=1), plan("straggler:1:3", rank=0)
 
-    assert slowed_ratio(slow, "rollout") == pytest.approx(3, rel=0.05)
-    assert slowed_ratio(other, "rollout") == pytest.approx(1, rel=0.05)
-    assert slowed_ratio(slow, "actor_update") == pytest.approx(1, rel=0.05)
+    assert slowed_ratio(slow, "rollout") == pytest.approx(3, rel=0.01)
+    assert slowed_ratio(other, "rollout") == pytest.approx(1, rel=0.01)
+    assert slowed_ratio(slow, "actor_update") == pytest.approx(1, rel=0.01)
 
 
 def resident_mib():
