@@ -87,6 +87,7 @@ class Score:
     job: str
     load: int
     num_polls: int = 0
+    num_unanswered: int = 0
     num_false: int = 0
     num_right: int = 0
     num_lost: int = 0
@@ -122,7 +123,7 @@ class Score:
         text = (
             f"{self.job} at load {self.load} (measured {mean_load:.1f}): {self.last_step} steps, "
         )
-        text += f"{self.num_polls} polls, "
+        text += f"{self.num_polls} polls, {self.num_unanswered} more unanswered, "
         text += f"{self.num_false} false [{low:.2%}, {high:.2%}]"
         if CASES[self.job].slow_rank is not None:
             text += f"; named after {self.steps_until_named} steps, {self.num_right} polls right, "
@@ -162,7 +163,11 @@ def _poll(log: Path, case: Case, result: Score, seconds: float) -> None:
         while time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             url = re.search(r"(http://127\.0\.0\.1:\d+)/", log.read_text(errors="replace"))
-            runs = client.get(f"{url[1]}/api/v1/snapshot").json()["runs"] if url else []
+            try:
+                runs = client.get(f"{url[1]}/api/v1/snapshot").json()["runs"] if url else []
+            except httpx.TransportError:  # the server closed an idle connection at this moment
+                result.num_unanswered += 1
+                continue
             if runs and not result.num_polls and _has_steps(runs[0]):
                 deadline = time.monotonic() + seconds
             if runs and (result.num_polls or _has_steps(runs[0])):
