@@ -37,41 +37,42 @@ AGENT_INFO = Metric(
 )  # fmt: skip
 AGENT_POLLS = Metric(
     "dfx_agent_polls", "counter", "", (), "Times the agent read all segments.", "agent",
-    of="agent", value=lambda agent: agent.num_polls,
+    subject="agent", value=lambda agent: agent.num_polls,
 )  # fmt: skip
 AGENT_POLL_SECONDS = Metric(
     "dfx_agent_poll_seconds", "gauge", "seconds", (), "How long the last reading took.", "agent",
-    of="agent", value=lambda agent: agent.poll_elapsed_seconds,
+    subject="agent", value=lambda agent: agent.poll_elapsed_seconds,
 )  # fmt: skip
 AGENT_SEGMENTS = Metric(
     "dfx_agent_segments", "gauge", "", (), "Segments the agent follows.", "agent",
-    of="agent", value=lambda agent: agent.num_segments,
+    subject="agent", value=lambda agent: agent.num_segments,
 )  # fmt: skip
 AGENT_REAPED = Metric(
     "dfx_agent_reaped_segments", "counter", "", (),
     "Segments removed after their process was gone.", "agent",
-    of="agent", value=lambda agent: agent.num_reaped_segments,
+    subject="agent", value=lambda agent: agent.num_reaped_segments,
 )  # fmt: skip
 DROPPED_RUNS = Metric(
     "dfx_agent_dropped_runs", "counter", "", (),
     "Ended runs that are no longer shown. The latest 32 are shown, each for an hour.", "agent",
-    of="agent", value=lambda agent: agent.num_dropped_runs,
+    subject="agent", value=lambda agent: agent.num_dropped_runs,
 )  # fmt: skip
 DROPPED_RANKS = Metric(
     "dfx_dropped_ranks", "counter", "", (*PER_NODE, "role"),
     "Ended processes without series. Each run retains the latest 64 that closed, the latest 64 "
     "that died, and 256 of each from the ranks of its world.", "agent",
-    of="run", value=lambda run: {(row.role,): row.num_ranks for row in run.dropped_ranks},
+    subject="run", value=lambda run: {(row.role,): row.num_ranks for row in run.dropped_ranks},
 )  # fmt: skip
 AGENT_PROBLEMS = Metric(
     "dfx_agent_refused_segments", "gauge", "", ("kind",),
     "Segments the agent cannot read, by reason.", "agent",
-    of="agent", value=lambda agent: dict(Counter((problem.kind,) for problem in agent.problems)),
+    subject="agent",
+    value=lambda agent: dict(Counter((problem.kind,) for problem in agent.problems)),
 )  # fmt: skip
 EXPORTER_ERRORS = Metric(
     "dfx_agent_exporter_errors", "counter", "", (), "Failures of an exporter or a listener.",
     "agent",
-    of="agent", value=lambda agent: agent.num_exporter_errors,
+    subject="agent", value=lambda agent: agent.num_exporter_errors,
 )  # fmt: skip
 AGENT_BLIND = Metric(
     "dfx_agent_blind", "gauge", "", (),
@@ -101,38 +102,38 @@ JOB_ENDED = Metric(
     "dfx_agent_job_ended", "gauge", "", (),
     "1 once the job that this agent was started with has ended: the agent ends after the next "
     "scrape. 0 before, and for an agent that outlives jobs.", "agent",
-    of="agent", value=lambda agent: agent.is_job_ended,
+    subject="agent", value=lambda agent: agent.is_job_ended,
 )  # fmt: skip
 RECORDS = Metric(
     "dfx_guest_records", "counter", "", PER_RANK, "Records read from the process.", "agent",
-    of="sender", value=lambda rank: rank.num_records,
+    subject="sender", value=lambda rank: rank.num_records,
 )  # fmt: skip
 LOST_RECORDS = Metric(
     "dfx_guest_lost_records", "counter", "", PER_RANK,
     "Records overwritten before they were read, counted exactly.", "agent",
-    of="sender", value=lambda rank: rank.num_lost_records,
+    subject="sender", value=lambda rank: rank.num_lost_records,
 )  # fmt: skip
 EARLIER_RECORDS = Metric(
     "dfx_guest_earlier_records", "gauge", "", PER_RANK,
     "Records overwritten before this agent began to read the process: not lost by it.", "agent",
-    of="sender", value=lambda rank: rank.num_earlier_records,
+    subject="sender", value=lambda rank: rank.num_earlier_records,
 )  # fmt: skip
 LATE_RECORDS = Metric(
     "dfx_guest_late_records", "counter", "", PER_RANK,
     "Spans that arrived after their time had been accounted, or left no record.", "agent",
-    of="sender", value=lambda rank: rank.num_late_records,
+    subject="sender", value=lambda rank: rank.num_late_records,
 )  # fmt: skip
 GUEST_DROPS = Metric(
     "dfx_guest_dropped", "counter", "", PER_RANK,
     "What the guest could not record: names beyond its table, open spans beyond its table, "
     "its own errors.", "agent",
-    of="sender", value=lambda rank: rank.num_guest_drops,
+    subject="sender", value=lambda rank: rank.num_guest_drops,
 )  # fmt: skip
 GUEST_OVERHEAD_RATIO = Metric(
     "dfx_guest_overhead_ratio", "gauge", "ratio", PER_RANK,
     "What the guest costs its process, timed in place in the job's threads, and its own thread: "
     "share of the time.", "shim",
-    of="guest", value=lambda rank: rank.gauges.get("guest/overhead_ratio"),
+    subject="guest", value=lambda rank: rank.gauges.get("guest/overhead_ratio"),
 )  # fmt: skip
 GUEST_GIVEN_UP = Metric(
     "dfx_guest_given_up", "gauge", "", PER_RANK,
@@ -141,18 +142,18 @@ GUEST_GIVEN_UP = Metric(
     "stages within a step and FLOPs, 4 also collectives (3 and 4 only under `--max-overhead` or "
     "`DFX_MAX_OVERHEAD`); 0 nothing any more; no series otherwise.",
     "shim",
-    of="guest", value=lambda rank: rank.gauges.get("guest/given_up"),
+    subject="guest", value=lambda rank: rank.gauges.get("guest/given_up"),
 )  # fmt: skip
 PATCH_ACTIVE = Metric(
     "dfx_patch_active", "gauge", "", (*PER_RANK, "name"),
     "1 while the guest observes the job by this hook, 0 where torch has nothing to hook, the hook "
     "is off, or it failed.", "shim",
-    of="guest", value=lambda rank: {name: state > 0 for name, state in _patches(rank)},
+    subject="guest", value=lambda rank: {name: state > 0 for name, state in _patches(rank)},
 )  # fmt: skip
 PATCH_FAILED = Metric(
     "dfx_patch_failed", "gauge", "", (*PER_RANK, "name"),
     "1 where this hook could not be installed or taken back; no series otherwise.", "shim",
-    of="guest", value=lambda rank: {name: 1 for name, state in _patches(rank) if state < 0},
+    subject="guest", value=lambda rank: {name: 1 for name, state in _patches(rank) if state < 0},
 )  # fmt: skip
 ADAPTER_ACTIVE = Metric(
     "dfx_adapter_active", "gauge", "", (*PER_RANK, "framework", "version", "part"),
@@ -173,7 +174,7 @@ STALE_SCALARS = Metric(
     "dfx_stale_scalars", "counter", "", PER_NODE,
     "Values without history: of a step long past, or of a name after the first 10,000 of a run.",
     "agent",
-    of="run", value=lambda run: run.num_stale_scalars,
+    subject="run", value=lambda run: run.num_stale_scalars,
 )  # fmt: skip
 
 # gauges of the guest that have a metric of their own

@@ -11,35 +11,35 @@ _PART = (*PER_NODE, "role", "part", "kind")
 
 
 def _state(run: RunRow) -> dict[tuple[str, ...], float]:
-    told = run.bottleneck
-    if told is None:
+    verdict = run.bottleneck
+    if verdict is None:
         return {}
-    component = told.causes[0].component if told.causes else ""
-    return {(told.role, told.bound_by or "", told.state, component): 1.0}
+    component = verdict.causes[0].component if verdict.causes else ""
+    return {(verdict.role, verdict.bound_by or "", verdict.state, component): 1.0}
 
 
 def _cost_seconds(run: RunRow) -> dict[tuple[str, ...], float]:
-    told = run.bottleneck
-    if told is None or told.cost_seconds is None:
+    verdict = run.bottleneck
+    if verdict is None or verdict.cost_seconds is None:
         return {}
-    return {(told.role, told.bound_by or ""): told.cost_seconds}
+    return {(verdict.role, verdict.bound_by or ""): verdict.cost_seconds}
 
 
 def _cost_ratio(run: RunRow) -> dict[tuple[str, ...], float]:
-    told = run.bottleneck
-    if told is None or told.cost_ratio is None:
+    verdict = run.bottleneck
+    if verdict is None or verdict.cost_ratio is None:
         return {}
-    return {(told.role, told.bound_by or ""): told.cost_ratio}
+    return {(verdict.role, verdict.bound_by or ""): verdict.cost_ratio}
 
 
 def _causes(run: RunRow, value: Callable[[PipelineCause], float | None]) -> Values:
     """Cost of each component by unit; of several costs the largest, which is the first."""
-    told = run.bottleneck
+    verdict = run.bottleneck
     found: dict[tuple[str, ...], float] = {}
-    for cause in told.causes if told is not None else ():
+    for cause in verdict.causes if verdict is not None else ():
         number = value(cause)
-        if told is not None and number is not None:
-            labels = told.role, cause.bound_by, cause.kind, cause.component, cause.unit
+        if verdict is not None and number is not None:
+            labels = verdict.role, cause.bound_by, cause.kind, cause.component, cause.unit
             found.setdefault(labels, number)
     return found
 
@@ -58,37 +58,37 @@ STATE = Metric(
     "event loop, and empty where training and rollout take turns: see dfx_step_share_ratio. "
     "component costs most. role trains.",
     "derived",
-    of="run", value=_state,
+    subject="run", value=_state,
 )  # fmt: skip
 COST_SECONDS = Metric(
     "dfx_bottleneck_cost_seconds", "gauge", "seconds", _BOUND,
     "Time per step that is lost to the bottleneck of the pipeline, mean of the latest steps.",
     "derived",
-    of="run", value=_cost_seconds,
+    subject="run", value=_cost_seconds,
 )  # fmt: skip
 COST_RATIO = Metric(
     "dfx_bottleneck_cost_ratio", "gauge", "ratio", _BOUND,
     "dfx_bottleneck_cost_seconds / the mean step.", "derived",
-    of="run", value=_cost_ratio,
+    subject="run", value=_cost_ratio,
 )  # fmt: skip
 CAUSE_ACTIVE = Metric(
     "dfx_bottleneck_cause_active", "gauge", "", _CAUSE,
     "1 for each component that holds the pipeline up. kind is the problem: still engine, "
     "slow engine, lost engine, few requests, stale samples, weight sync, slow tool, slow reward, "
     "held loop, slow rank or hang.", "derived",
-    of="run", value=lambda run: _causes(run, lambda _: 1.0),
+    subject="run", value=lambda run: _causes(run, lambda _: 1.0),
 )  # fmt: skip
 CAUSE_AMOUNT = Metric(
     "dfx_bottleneck_cause_amount", "gauge", "", _CAUSE,
     "Cost of each component that holds the pipeline up, in unit (seconds, requests, groups, "
     "times as slow as others); seconds and groups are per step.", "derived",
-    of="run", value=lambda run: _causes(run, lambda cause: cause.amount),
+    subject="run", value=lambda run: _causes(run, lambda cause: cause.amount),
 )  # fmt: skip
 CAUSE_SINCE_STEP = Metric(
     "dfx_bottleneck_cause_since_step", "gauge", "", _CAUSE,
     "Step since which the component costs more than its own baseline; absent if it has no "
     "baseline, or if its cost did not change.", "derived",
-    of="run", value=lambda run: _causes(run, lambda cause: cause.since_step),
+    subject="run", value=lambda run: _causes(run, lambda cause: cause.since_step),
 )  # fmt: skip
 
 STEP_SHARE_RATIO = Metric(
@@ -96,7 +96,7 @@ STEP_SHARE_RATIO = Metric(
     "Share of the mean step of a mean rank by part, in the latest steps of the role that trains. "
     "The parts of a role sum to 1: a wait inside a stage is a wait. kind is work, wait, unmarked "
     "(inside no stage and no wait) or other (the smallest parts).", "derived",
-    of="run", value=_parts,
+    subject="run", value=_parts,
 )  # fmt: skip
 
 METRICS = (

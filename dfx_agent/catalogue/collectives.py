@@ -66,27 +66,27 @@ COLLECTIVE_SECONDS = Metric(
     "says how the parts were separated. method=device is time of the device, not of the host: "
     "seconds that a device's stream was blocked, in every 16th step only and with "
     "DFX_DEVICE_TIME=1 in the job. Compare its shares; never add it to the others.", "derived",
-    of="guest", value=_seconds,
+    subject="guest", value=_seconds,
 )  # fmt: skip
 COLLECTIVES = Metric(
     "dfx_rank_collectives", "counter", "", (*PER_RANK, "group", "stage", "method"),
     "Collectives this rank took part in, by process group and stage; beyond 32 groups of a rank "
     "the others are summed as group=other. method=device counts again those that were timed on a "
     "device.", "shim",
-    of="guest", value=lambda rank: {
+    subject="guest", value=lambda rank: {
         key: sum(row.num_collectives for row in rows) for key, rows in _rows(rank).items()
     },
 )  # fmt: skip
 COLLECTIVE_BYTES = Metric(
     "dfx_rank_collective_bytes", "counter", "bytes", (*PER_RANK, "group", "stage", "method"),
     "Bytes this rank gave to collectives, before any algorithm multiplies them.", "shim",
-    of="guest", value=_num_bytes,
+    subject="guest", value=_num_bytes,
 )  # fmt: skip
 COVERAGE_RATIO = Metric(
     "dfx_collective_coverage_ratio", "gauge", "ratio", (*PER_RANK, "group"),
     "Collectives recorded / collectives the group itself counted; below 1 some are issued where "
     "the guest cannot see them (compiled graphs, functional collectives).", "derived",
-    of="guest", value=lambda rank: {
+    subject="guest", value=lambda rank: {
         (row.group,): row.coverage_ratio
         for row in _groups(rank)
         if row.coverage_ratio is not None
@@ -95,19 +95,19 @@ COVERAGE_RATIO = Metric(
 RANK_GROUPS = Metric(
     "dfx_rank_groups", "gauge", "", PER_RANK,
     "Process groups this rank has reported; the first 32 have series of their own.", "shim",
-    of="guest", value=lambda rank: len(rank.groups) or None,
+    subject="guest", value=lambda rank: len(rank.groups) or None,
 )  # fmt: skip
 GROUP_ENQUEUED = Metric(
     "dfx_group_enqueued", "gauge", "", (*PER_RANK, "group"),
     "Sequence number of the latest collective that this rank has enqueued in the group. The other "
     "ranks wait for the rank with the lowest number.", "shim",
-    of="guest", value=lambda rank: {(row.group,): row.num_enqueued for row in _groups(rank)},
+    subject="guest", value=lambda rank: {(row.group,): row.num_enqueued for row in _groups(rank)},
 )  # fmt: skip
 GROUP_COMPLETED = Metric(
     "dfx_group_completed", "gauge", "", (*PER_RANK, "group"),
     "Sequence number of the latest completed collective of the group; absent if the backend does "
     "not report it.", "shim",
-    of="guest", value=lambda rank: {
+    subject="guest", value=lambda rank: {
         (row.group,): row.num_completed for row in _groups(rank) if row.num_completed is not None
     },
 )  # fmt: skip
@@ -115,7 +115,7 @@ INFLIGHT_COLLECTIVE_SECONDS = Metric(
     "dfx_rank_inflight_collective_seconds", "gauge", "seconds", (*PER_RANK, "operation", "group"),
     "How long this rank has been in a collective, or waiting for one; no series when it is in "
     "none.", "shim",
-    of="guest", value=_inflight_seconds,
+    subject="guest", value=_inflight_seconds,
 )  # fmt: skip
 
 METRICS = (

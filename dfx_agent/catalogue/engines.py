@@ -54,13 +54,13 @@ _HISTOGRAMS = (
 COUNTERS = frozenset(name for name, _, _ in _COUNTERS)
 
 
-def _told(kind: Kind, rows: tuple[tuple[str, str, str], ...], held: str) -> tuple[Metric, ...]:
+def _metrics(kind: Kind, rows: tuple[tuple[str, str, str], ...], held: str) -> tuple[Metric, ...]:
     """``held``: the field of EngineFacts with their values."""
 
     def metric(name: str, unit: str, meaning: str) -> Metric:
         return Metric(
             PREFIX + name, kind, unit, PER_ENGINE, meaning, "engine",
-            of="engine", value=lambda engine: getattr(engine, held).get(name),
+            subject="engine", value=lambda engine: getattr(engine, held).get(name),
         )  # fmt: skip
 
     return tuple(metric(*row) for row in rows)
@@ -79,61 +79,61 @@ INFO = Metric(
 UP = Metric(
     "dfx_engine_up", "gauge", "", PER_ENGINE,
     "1 while the engine's /metrics are read; 0 while it is awaited, slow, garbage or gone.",
-    "engine", of="engine", value=lambda engine: float(engine.state == "up"),
+    "engine", subject="engine", value=lambda engine: float(engine.state == "up"),
 )  # fmt: skip
 STATE = Metric(
     "dfx_engine_state", "gauge", "", (*PER_ENGINE, "state"),
     "1 for the state the engine is in: awaited (never answered yet), up, slow (no whole answer in "
     "time), garbage (an answer that says nothing), gone.",
-    "engine", of="engine", value=lambda engine: {(engine.state,): 1.0},
+    "engine", subject="engine", value=lambda engine: {(engine.state,): 1.0},
 )  # fmt: skip
 BUSY_RATIO = Metric(
     "dfx_engine_busy_ratio", "gauge", "ratio", PER_ENGINE,
     "Share of the last 60 s in which requests ran: from the scheduler's idle time if the engine "
     "reports it, else from the readings.",
-    "engine", of="engine", value=lambda engine: engine.busy_ratio,
+    "engine", subject="engine", value=lambda engine: engine.busy_ratio,
 )  # fmt: skip
 BUSY_SECONDS = Metric(
     "dfx_engine_busy_seconds", "counter", "seconds", PER_ENGINE,
     "Time in which requests ran, since the engine was first read.",
-    "engine", of="engine", value=lambda engine: engine.busy_seconds,
+    "engine", subject="engine", value=lambda engine: engine.busy_seconds,
 )  # fmt: skip
 OBSERVED_SECONDS = Metric(
     "dfx_engine_observed_seconds", "counter", "seconds", PER_ENGINE,
     "Time for which the agent knows whether requests ran.",
-    "engine", of="engine", value=lambda engine: engine.observed_seconds,
+    "engine", subject="engine", value=lambda engine: engine.observed_seconds,
 )  # fmt: skip
 TOKENS_RATE = Metric(
     "dfx_engine_tokens_per_second", "gauge", "", PER_ENGINE,
     "Generated tokens per second over the last 60 s.",
-    "engine", of="engine", value=_rates,
+    "engine", subject="engine", value=_rates,
 )  # fmt: skip
 AWAKE = Metric(
     "dfx_engine_sleep_state", "gauge", "", (*PER_ENGINE, "state"),
     "1 for the sleep state the engine is in: awake, weights_offloaded, discard_all (vLLM).",
-    "engine", of="engine",
+    "engine", subject="engine",
     value=lambda engine: {(engine.sleep_state,): 1.0} if engine.sleep_state else None,
 )  # fmt: skip
 WEIGHT_LOAD = Metric(
     "dfx_engine_weight_load_seconds", "gauge", "seconds", (*PER_ENGINE, "source"),
     "Duration of the latest load of weights, by source: disk, distributed, tensor, ipc (SGLang).",
-    "engine", of="engine",
+    "engine", subject="engine",
     value=lambda engine: {(k,): v for k, v in engine.weight_load_seconds.items()},
 )  # fmt: skip
 RESTARTS = Metric(
     "dfx_engine_restarts", "counter", "", PER_ENGINE,
     "Observed restarts of the engine: its counters restarted at 0.",
-    "engine", of="engine", value=lambda engine: engine.num_restarts,
+    "engine", subject="engine", value=lambda engine: engine.num_restarts,
 )  # fmt: skip
 FAILED_READINGS = Metric(
     "dfx_engine_failed_readings", "counter", "", PER_ENGINE,
     "Readings of the engine's /metrics that brought nothing.",
-    "engine", of="engine", value=lambda engine: engine.num_failed_readings,
+    "engine", subject="engine", value=lambda engine: engine.num_failed_readings,
 )  # fmt: skip
 UNKNOWN_NAMES = Metric(
     "dfx_engine_unknown_names", "gauge", "", PER_ENGINE,
     "Metrics with the engine's prefix that this agent does not support; the page lists them.",
-    "engine", of="engine", value=lambda engine: engine.num_unknown_names,
+    "engine", subject="engine", value=lambda engine: engine.num_unknown_names,
 )  # fmt: skip
 
 METRICS = (
@@ -146,9 +146,9 @@ METRICS = (
     TOKENS_RATE,
     AWAKE,
     WEIGHT_LOAD,
-    *_told("gauge", _GAUGES, "gauges"),
-    *_told("counter", _COUNTERS, "totals"),
-    *_told("histogram", _HISTOGRAMS, "histograms"),
+    *_metrics("gauge", _GAUGES, "gauges"),
+    *_metrics("counter", _COUNTERS, "totals"),
+    *_metrics("histogram", _HISTOGRAMS, "histograms"),
     RESTARTS,
     FAILED_READINGS,
     UNKNOWN_NAMES,

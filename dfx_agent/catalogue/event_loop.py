@@ -29,29 +29,29 @@ LAG_SECONDS = Metric(
     "dfx_asyncio_lag_seconds", "gauge", "seconds", (*PER_RANK, "stat"),
     "Delay with which the process's event loop runs a due callback, in the last minute: mean, "
     "p50, p90, p99, max (stat).", "shim",
-    of="rank", value=_lags,
+    subject="rank", value=_lags,
 )  # fmt: skip
 LAG_SAMPLES = Metric(
     "dfx_asyncio_lag_samples", "gauge", "", PER_RANK,
     "Answers of the event loop behind dfx_asyncio_lag_seconds.", "shim",
-    of="rank", value=lambda rank: rank.event_loop and rank.event_loop.window.num_samples,
+    subject="rank", value=lambda rank: rank.event_loop and rank.event_loop.window.num_samples,
 )  # fmt: skip
 LATE_RATIO = Metric(
     "dfx_asyncio_late_ratio", "gauge", "ratio", PER_RANK,
     "Share of the last minute in which the event loop was late by 0.1 s or more.", "shim",
-    of="rank", value=_late_ratio,
+    subject="rank", value=_late_ratio,
 )  # fmt: skip
 HELD_SECONDS = Metric(
     "dfx_asyncio_held_seconds", "gauge", "seconds", (*PER_RANK, "holder"),
     "Time in the last minute for which one piece of code blocked the event loop; "
     "holder is task > coroutine > function > innermost function.", "shim",
-    of="rank", value=_held,
+    subject="rank", value=_held,
 )  # fmt: skip
 CODE_RATIO = Metric(
     "dfx_asyncio_held_by_code_ratio", "gauge", "ratio", PER_RANK,
     "Share of the blocked time of the event loop, in the last minute, that code of the process "
     "caused. In the rest its thread was runnable but got no CPU.", "shim",
-    of="rank", value=lambda rank: rank.event_loop and rank.event_loop.code_ratio,
+    subject="rank", value=lambda rank: rank.event_loop and rank.event_loop.code_ratio,
 )  # fmt: skip
 
 METRICS = (LAG_SECONDS, LAG_SAMPLES, LATE_RATIO, HELD_SECONDS, CODE_RATIO)

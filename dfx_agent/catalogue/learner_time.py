@@ -35,7 +35,7 @@ _LEARNER_WAITS = {
     "sync_coordination": "sync_coordination",
 }
 # only a learner waits for these
-_TELL_LEARNER = frozenset({"collector", "replay_batch"})
+_LEARNER_ONLY = frozenset({"collector", "replay_batch"})
 _COLLECTOR_STAGES = {part: part for part in COLLECTOR_PARTS if part != OTHER}
 _COLLECTOR_WAITS = {"policy": "action_select", "sync_coordination": "sync_coordination"}
 
@@ -46,7 +46,7 @@ def learner_seconds(role: str, step: TimeSplit, so_far: TimeSplit) -> dict[str, 
     A part that a rank does not have is 0, as in UniLab's log. ``so_far`` is the time of the whole
     process. Stages that overlapped in threads share the time in which any was active.
     """
-    if role != "learner" and not _TELL_LEARNER & so_far.wait_seconds.keys():
+    if role != "learner" and not _LEARNER_ONLY & so_far.wait_seconds.keys():
         return None
     parts = dict.fromkeys(LEARNER_PARTS, 0.0)
     all_stages = sum(step.stage_seconds.values())
@@ -110,20 +110,20 @@ LEARNER_SECONDS = Metric(
     "handshake with the collector. h2d: copy to the device by the learner's own thread. train: "
     "pure compute. param_sync: gradients or parameters brought together, with the wait in it. "
     "weight_sync: publishing weights. other: inference, logging, checkpoints, what nobody marked.",
-    "derived", of="guest", value=lambda rank: _by_part(_learner(rank)),
+    "derived", subject="guest", value=lambda rank: _by_part(_learner(rank)),
 )  # fmt: skip
 LEARNER_PIPELINE_SECONDS = Metric(
     "dfx_rank_learner_pipeline_seconds", "gauge", "seconds", PER_RANK,
     "The learner's own work in its last iteration: h2d + train + param_sync + weight_sync of "
     "dfx_rank_learner_seconds.", "derived",
-    of="guest", value=lambda rank: pipeline_seconds(_learner(rank)),
+    subject="guest", value=lambda rank: pipeline_seconds(_learner(rank)),
 )  # fmt: skip
 COLLECTOR_SECONDS = Metric(
     "dfx_rank_collector_seconds", "counter", "seconds", (*PER_RANK, "part"),
     "Where the collector's time went. weight_sync: reading new weights. action_select: until the "
     "learner's actions are there. env_step: in the environment. replay: writing transitions. "
     "sync_coordination: asking the learner. other: what nobody marked.", "derived",
-    of="guest", value=lambda rank: _by_part(collector_seconds(rank.role, rank.totals)),
+    subject="guest", value=lambda rank: _by_part(collector_seconds(rank.role, rank.totals)),
 )  # fmt: skip
 
 METRICS = (LEARNER_SECONDS, LEARNER_PIPELINE_SECONDS, COLLECTOR_SECONDS)

@@ -4,7 +4,7 @@ from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric
 
 _AT = (*PER_RANK, "boundary")
 
-CROSSINGS = Metric(
+BATCHES = Metric(
     "dfx_ledger_crossings", "counter", "", _AT, "Batches that crossed the boundary.", "shim",
 )  # fmt: skip
 SAMPLES = Metric(
@@ -73,7 +73,7 @@ INCOMPLETE = Metric(
 )  # fmt: skip
 
 METRICS = (
-    CROSSINGS,
+    BATCHES,
     SAMPLES,
     MASK_RATIO,
     GROUP_SAMPLES,

@@ -15,89 +15,92 @@ def _fragmentation(device: DeviceMemory) -> float | None:
 GPU_ALLOCATED = Metric(
     "dfx_gpu_mem_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory of live tensors in the framework's allocator.", "shim",
-    of="device", value=lambda device: device.allocated_bytes,
+    subject="device", value=lambda device: device.allocated_bytes,
 )  # fmt: skip
 GPU_RESERVED = Metric(
     "dfx_gpu_mem_reserved_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory the framework's allocator holds, free blocks in it included.", "shim",
-    of="device", value=lambda device: device.reserved_bytes,
+    subject="device", value=lambda device: device.reserved_bytes,
 )  # fmt: skip
 GPU_LIMIT = Metric(
     "dfx_gpu_mem_limit_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory the device has.", "shim",
-    of="device", value=lambda device: device.limit_bytes,
+    subject="device", value=lambda device: device.limit_bytes,
 )  # fmt: skip
 GPU_FRAGMENTATION = Metric(
     "dfx_gpu_mem_fragmentation_ratio", "gauge", "ratio", (*PER_RANK, "device"),
     "1 - allocated / reserved.", "derived",
-    of="device", value=_fragmentation,
+    subject="device", value=_fragmentation,
 )  # fmt: skip
 GPU_ACTIVE = Metric(
     "dfx_gpu_mem_active_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory in blocks that are in use or that a stream has not released yet.", "shim",
-    of="device", value=lambda device: device.active_bytes,
+    subject="device", value=lambda device: device.active_bytes,
 )  # fmt: skip
 GPU_INACTIVE_SPLIT = Metric(
     "dfx_gpu_mem_inactive_split_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Free pieces of blocks with other pieces in use: emptying the cache does not release them.",
      "shim",
-    of="device", value=lambda device: device.inactive_split_bytes,
+    subject="device", value=lambda device: device.inactive_split_bytes,
 )  # fmt: skip
 GPU_LARGEST_FREE = Metric(
     "dfx_gpu_mem_largest_free_block_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Largest free piece that the allocator holds, looked for every 30 s at most.", "shim",
-    of="device", value=lambda device: device.largest_free_bytes,
+    subject="device", value=lambda device: device.largest_free_bytes,
 )  # fmt: skip
 GPU_STAGE_ALLOCATED = Metric(
     "dfx_gpu_mem_stage_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Memory of live tensors when the stage was last sampled.", "shim",
-    of="device", value=lambda device: {(s,): n for s, n in device.stage_allocated_bytes.items()},
+    subject="device",
+    value=lambda device: {(s,): n for s, n in device.stage_allocated_bytes.items()},
 )  # fmt: skip
 GPU_STAGE_RESERVED = Metric(
     "dfx_gpu_mem_stage_reserved_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Memory that the allocator held when the stage was last sampled.", "shim",
-    of="device", value=lambda device: {(s,): n for s, n in device.stage_reserved_bytes.items()},
+    subject="device",
+    value=lambda device: {(s,): n for s, n in device.stage_reserved_bytes.items()},
 )  # fmt: skip
 GPU_STAGE_RETRIES = Metric(
     "dfx_gpu_mem_stage_alloc_retries", "counter", "", (*PER_RANK, "device", "stage"),
     "Allocations that had to empty the allocator's cache first, by the stage at whose sample they "
     "were seen.", "shim",
-    of="device", value=lambda device: {(s,): n for s, n in device.stage_num_alloc_retries.items()},
+    subject="device",
+    value=lambda device: {(s,): n for s, n in device.stage_num_alloc_retries.items()},
 )  # fmt: skip
 GPU_STAGE_OOMS = Metric(
     "dfx_gpu_mem_stage_ooms", "counter", "", (*PER_RANK, "device", "stage"),
     "Out-of-memory errors, caught ones included, by the stage at whose sample they were seen.",
     "shim",
-    of="device", value=lambda device: {(s,): n for s, n in device.stage_num_ooms.items()},
+    subject="device", value=lambda device: {(s,): n for s, n in device.stage_num_ooms.items()},
 )  # fmt: skip
 GPU_STAGE_PEAK = Metric(
     "dfx_gpu_mem_stage_peak_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Highest allocated memory sampled in the stage, about once a second since the guest came, or "
     "the allocator's own peak where that changed within the stage; never more than the real one, "
     "and the allocator's peak is never reset.", "shim",
-    of="device", value=lambda device: {(s,): n for s, n in device.stage_peak_bytes.items()},
+    subject="device", value=lambda device: {(s,): n for s, n in device.stage_peak_bytes.items()},
 )  # fmt: skip
 GPU_ALLOC_RETRIES = Metric(
     "dfx_gpu_mem_alloc_retries", "counter", "", (*PER_RANK, "device"),
     "Allocations that had to empty the allocator's cache first; each costs milliseconds.", "shim",
-    of="device", value=lambda device: device.num_alloc_retries,
+    subject="device", value=lambda device: device.num_alloc_retries,
 )  # fmt: skip
 GPU_OOMS = Metric(
     "dfx_gpu_mem_ooms", "counter", "", (*PER_RANK, "device"),
     "Out-of-memory errors the allocator has raised, caught ones included.", "shim",
-    of="device", value=lambda device: device.num_ooms,
+    subject="device", value=lambda device: device.num_ooms,
 )  # fmt: skip
-GPU_BESIDE_ALLOCATOR = Metric(
+GPU_OUTSIDE_ALLOCATOR = Metric(
     "dfx_gpu_mem_beside_allocator_bytes", "gauge", "bytes", PER_RANK,
     "What the driver says that the process has on its devices, less what its allocators hold: "
     "context, buffers of communicators, workspaces of libraries.", "derived",
-    of="rank", value=lambda rank: rank.beside_allocator and rank.beside_allocator.now_bytes,
+    subject="rank", value=lambda rank: rank.beside_allocator and rank.beside_allocator.now_bytes,
 )  # fmt: skip
 
 
 def _communication(rank: RankRow) -> float | None:
-    beside = rank.beside_allocator
-    return None if beside is None else beside.now_bytes - beside.least_bytes
+    outside = rank.beside_allocator
+    return None if outside is None else outside.now_bytes - outside.least_bytes
 
 
 GPU_COMMUNICATION = Metric(
@@ -106,7 +109,7 @@ GPU_COMMUNICATION = Metric(
     "dfx_gpu_mem_beside_allocator_bytes less the least that was seen of it, which is the context. "
     "Workspaces of libraries are in it; too low where the agent came when communicators were "
     "there already.", "derived",
-    of="rank", value=_communication,
+    subject="rank", value=_communication,
 )  # fmt: skip
 
 
@@ -129,13 +132,13 @@ HELD = Metric(
     "What was held when states were last brought to a device or taken off it: start/offload before "
     "they come, start/onload after, end/onload before they go, end/offload after; what: allocated "
     "and reserved by the allocator, resident and virtual of the process (device host).", "shim",
-    of="rank", value=_held,
+    subject="rank", value=_held,
 )  # fmt: skip
 DEVICE_TOTAL = Metric(
     "dfx_device_memory_total_bytes", "gauge", "bytes", ("device",),
     "Total memory of a device of this machine, as its driver reports it, all users together.",
     "device",
-    of="agent", value=lambda agent: {
+    subject="agent", value=lambda agent: {
         (row.device,): row.total_bytes for row in agent.devices if row.total_bytes is not None
     },
 )  # fmt: skip
@@ -143,7 +146,7 @@ DEVICE_AVAILABLE = Metric(
     "dfx_device_memory_available_bytes", "gauge", "bytes", ("device",),
     "Memory that a device of this machine could still give out: of the host MemAvailable.",
     "device",
-    of="agent", value=lambda agent: {
+    subject="agent", value=lambda agent: {
         (row.device,): row.available_bytes
         for row in agent.devices
         if row.available_bytes is not None
@@ -152,18 +155,18 @@ DEVICE_AVAILABLE = Metric(
 HOST_ANONYMOUS = Metric(
     "dfx_host_memory_anonymous_bytes", "gauge", "bytes", PER_RANK,
     "Resident anonymous memory of the process (RssAnon): what a leak grows.", "device",
-    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.anonymous_bytes,
+    subject="rank", value=lambda rank: rank.host_memory and rank.host_memory.anonymous_bytes,
 )  # fmt: skip
 HOST_RESIDENT = Metric(
     "dfx_host_memory_resident_bytes", "gauge", "bytes", PER_RANK,
     "Resident memory of the process (rss), with pages of files, which the kernel takes back as it "
     "likes.", "device",
-    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.resident_bytes,
+    subject="rank", value=lambda rank: rank.host_memory and rank.host_memory.resident_bytes,
 )  # fmt: skip
 HOST_VIRTUAL = Metric(
     "dfx_host_memory_virtual_bytes", "gauge", "bytes", PER_RANK,
     "Virtual memory of the process (vms): all that is mapped, in memory or not.", "device",
-    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.virtual_bytes,
+    subject="rank", value=lambda rank: rank.host_memory and rank.host_memory.virtual_bytes,
 )  # fmt: skip
 
 
@@ -171,8 +174,8 @@ def _of_stages(
     stages: Callable[[HostMemory], Mapping[str, float]],
 ) -> Callable[[RankRow], dict[tuple[str, ...], float] | None]:
     def value(rank: RankRow) -> dict[tuple[str, ...], float] | None:
-        told = rank.host_memory
-        return None if told is None else {(s,): n for s, n in stages(told).items()}
+        memory = rank.host_memory
+        return None if memory is None else {(s,): n for s, n in stages(memory).items()}
 
     return value
 
@@ -181,19 +184,19 @@ HOST_STAGE_RESIDENT = Metric(
     "dfx_host_memory_stage_resident_bytes", "gauge", "bytes", (*PER_RANK, "stage"),
     "Resident memory of the process when the stage was last sampled, about once a second.",
     "device",
-    of="rank", value=_of_stages(lambda memory: memory.stage_resident_bytes),
+    subject="rank", value=_of_stages(lambda memory: memory.stage_resident_bytes),
 )  # fmt: skip
 HOST_STAGE_VIRTUAL = Metric(
     "dfx_host_memory_stage_virtual_bytes", "gauge", "bytes", (*PER_RANK, "stage"),
     "Virtual memory of the process when the stage was last sampled, about once a second.",
     "device",
-    of="rank", value=_of_stages(lambda memory: memory.stage_virtual_bytes),
+    subject="rank", value=_of_stages(lambda memory: memory.stage_virtual_bytes),
 )  # fmt: skip
 HOST_SLOPE = Metric(
     "dfx_host_memory_slope_bytes", "gauge", "bytes", PER_RANK,
     "Growth of anonymous memory per step: median slope of all pairs of the latest 64 steps; absent "
     "below 8 steps.", "derived",
-    of="rank", value=lambda rank: rank.host_memory and rank.host_memory.slope_bytes_per_step,
+    subject="rank", value=lambda rank: rank.host_memory and rank.host_memory.slope_bytes_per_step,
 )  # fmt: skip
 
 
@@ -209,18 +212,18 @@ HEAP_USED = Metric(
     "dfx_host_memory_glibc_used_bytes", "gauge", "bytes", PER_RANK,
     "Memory that glibc's malloc has given out, large pieces that it maps one by one included; "
     "Python's small objects are not in it.", "shim",
-    of="rank", value=_of_heap(lambda heap: heap.used_bytes),
+    subject="rank", value=_of_heap(lambda heap: heap.used_bytes),
 )  # fmt: skip
 HEAP_RETAINED = Metric(
     "dfx_host_memory_glibc_retained_bytes", "gauge", "bytes", PER_RANK,
     "Freed memory that glibc's malloc retains and that is resident.", "shim",
-    of="rank", value=_of_heap(lambda heap: heap.retained_bytes),
+    subject="rank", value=_of_heap(lambda heap: heap.retained_bytes),
 )  # fmt: skip
 HEAP_TRIMMABLE = Metric(
     "dfx_host_memory_glibc_trimmable_bytes", "gauge", "bytes", PER_RANK,
     "Of dfx_host_memory_glibc_retained_bytes about as much as malloc_trim(0) would give back: one "
     "page less for each free piece.", "derived",
-    of="rank", value=_of_heap(lambda heap: heap.trimmable_bytes),
+    subject="rank", value=_of_heap(lambda heap: heap.trimmable_bytes),
 )  # fmt: skip
 
 # only logged by frameworks: the mapping names them
@@ -280,7 +283,7 @@ METRICS = (
     GPU_STAGE_PEAK,
     GPU_ALLOC_RETRIES,
     GPU_OOMS,
-    GPU_BESIDE_ALLOCATOR,
+    GPU_OUTSIDE_ALLOCATOR,
     GPU_COMMUNICATION,
     HELD,
     DEVICE_TOTAL,

@@ -32,7 +32,7 @@ LEFT_OUT_SPANS = Metric(
     "dfx_otlp_left_out_spans", "counter", "", (),
     "Spans of a job that became no stage, and its requests that could not be read; the "
     "page shows the first one and its reason.", "agent",
-    of="agent", value=lambda agent: agent.spans.num_left_out if agent.spans else None,
+    subject="agent", value=lambda agent: agent.spans.num_left_out if agent.spans else None,
 )  # fmt: skip
 
 METRICS = (ACTIVE, SENT, FAILED, DROPPED_SPANS, MISSED_STEPS, LEFT_OUT_SPANS)

@@ -20,25 +20,25 @@ CPU_SECONDS = Metric(
     "dfx_passive_cpu_seconds", "counter", "seconds", PER_RANK,
     "CPU time of a process without a guest since it began, all threads, from /proc.",
     "agent",
-    of="rank", value=lambda rank: rank.outside and rank.outside.cpu_seconds,
+    subject="rank", value=lambda rank: rank.outside and rank.outside.cpu_seconds,
 )  # fmt: skip
 THREADS = Metric(
     "dfx_passive_threads", "gauge", "", (*PER_RANK, "state"),
     "Threads of a process without a guest by the kernel's letter: R runs, S sleeps, D waits for a "
     "device, T is stopped.", "agent",
-    of="rank", value=lambda rank: rank.outside and _by_name(rank.outside.num_threads),
+    subject="rank", value=lambda rank: rank.outside and _by_name(rank.outside.num_threads),
 )  # fmt: skip
 STACK_SAMPLES = Metric(
     "dfx_passive_stack_samples", "counter", "", (*PER_RANK, "stage"),
     "Stacks of the main thread that py-spy sampled, by the stage of their frames (empty: no known "
     "stage); a sample every few seconds, not a measure of time.", "agent",
-    of="rank", value=lambda rank: rank.outside and _by_name(rank.outside.stage_samples),
+    subject="rank", value=lambda rank: rank.outside and _by_name(rank.outside.stage_samples),
 )  # fmt: skip
 STACK_FAILURES = Metric(
     "dfx_passive_stack_failures", "counter", "", PER_RANK,
     "Stacks that py-spy could not read; a process that runs on is sometimes caught in between.",
     "agent",
-    of="rank", value=_stack_failures,
+    subject="rank", value=_stack_failures,
 )  # fmt: skip
 
 METRICS = (CPU_SECONDS, THREADS, STACK_SAMPLES, STACK_FAILURES)

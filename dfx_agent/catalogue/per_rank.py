@@ -10,29 +10,29 @@ RANK_INFO = Metric(
 RANK_UP = Metric(
     "dfx_rank_up", "gauge", "", PER_RANK,
     "1 while the process lives, 0 after it exited, died or was detached.", "agent",
-    of="rank", value=lambda rank: rank.state in {"live", "unknown"},
+    subject="rank", value=lambda rank: rank.state in {"live", "unknown"},
 )  # fmt: skip
 WALL_SECONDS = Metric(
     "dfx_rank_wall_seconds", "counter", "seconds", PER_RANK,
     "Time accounted for: active + all waits + idle, exactly.", "derived",
-    of="guest", value=lambda rank: rank.totals.wall_seconds,
+    subject="guest", value=lambda rank: rank.totals.wall_seconds,
 )  # fmt: skip
 ACTIVE_SECONDS = Metric(
     "dfx_rank_active_seconds", "counter", "seconds", PER_RANK,
     "Time with at least one stage running that is not waiting.", "shim",
-    of="guest", value=lambda rank: rank.totals.active_seconds,
+    subject="guest", value=lambda rank: rank.totals.active_seconds,
 )  # fmt: skip
 STAGE_ACTIVE_SECONDS = Metric(
     "dfx_rank_stage_active_seconds", "counter", "seconds", (*PER_RANK, "stage"),
     "Exclusive time of the stage, without waits; stages that overlap may sum to more than "
     "dfx_rank_active_seconds_total.", "shim",
-    of="guest", value=lambda rank: {(s,): n for s, n in rank.totals.stage_seconds.items()},
+    subject="guest", value=lambda rank: {(s,): n for s, n in rank.totals.stage_seconds.items()},
 )  # fmt: skip
 WAIT_SECONDS = Metric(
     "dfx_rank_wait_seconds", "counter", "seconds", (*PER_RANK, "kind", "stage"),
     "Time in a wait of this kind while no stage was active; stage is the enclosing one. remote: "
     "for the answer of a server (HTTP, gRPC, ZeroMQ).", "shim",
-    of="guest", value=lambda rank: {
+    subject="guest", value=lambda rank: {
         (kind, stage): seconds
         for kind, stages in rank.totals.wait_seconds.items()
         for stage, seconds in stages.items()
@@ -41,19 +41,19 @@ WAIT_SECONDS = Metric(
 IDLE_SECONDS = Metric(
     "dfx_rank_idle_seconds", "counter", "seconds", PER_RANK,
     "Time in which nothing was recorded as running or waiting.", "derived",
-    of="guest", value=lambda rank: rank.totals.idle_seconds,
+    subject="guest", value=lambda rank: rank.totals.idle_seconds,
 )  # fmt: skip
 RANK_TOKENS = Metric(
     "dfx_rank_tokens", "counter", "tokens", (*PER_RANK, "kind"),
     "Tokens this rank processed, by kind (prompt, response). If the job reports none, forward: "
     "tokens that entered trained forward passes, padding included.", "shim",
-    of="guest", value=lambda rank: {(kind,): n for kind, n in rank.tokens_total.items()},
+    subject="guest", value=lambda rank: {(kind,): n for kind, n in rank.tokens_total.items()},
 )  # fmt: skip
 QUEUE_DEPTH = Metric(
     "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue", "stat"),
     "Items in the queue now; stat is empty, or another statistic that the framework reports.",
     "shim",
-    of="guest", value=lambda rank: {(queue, ""): n for queue, n in rank.queue_depth.items()},
+    subject="guest", value=lambda rank: {(queue, ""): n for queue, n in rank.queue_depth.items()},
 )  # fmt: skip
 
 # only logged by frameworks: the mapping names them

@@ -16,11 +16,11 @@ def samples_per_second(run: RunRow) -> float | None:
     of the ledger count the full step, so ranks are not summed. The slowest role sets the time. If
     the step is not shown (not over yet, or long ago), the mean time of the shown steps is used.
     """
-    step, num_samples = _told_samples(run)
+    step, num_samples = _reported_samples(run)
     if num_samples is None and run.ledger is not None:
         step, num_samples = run.ledger.step, run.ledger.num_samples
     if step is None or num_samples is None:
-        return max(map(_forward_samples_per_second(run), _newest(run)), default=0.0) or None
+        return max(map(_forward_samples_per_second(run), _latest_rows(run)), default=0.0) or None
     rows = [row for row in run.steps if row.step == step] or run.steps
     by_role: dict[str, list[float]] = {}
     for row in rows:
@@ -29,7 +29,7 @@ def samples_per_second(run: RunRow) -> float | None:
     return num_samples / seconds if seconds > 0.0 else None
 
 
-def _told_samples(run: RunRow) -> tuple[int | None, float | None]:
+def _reported_samples(run: RunRow) -> tuple[int | None, float | None]:
     """Step, and its number of samples."""
     for row in run.scalars:
         if row.metric == _STEP_SAMPLES and not any(row.labels.values()) and row.moments.count:
@@ -53,14 +53,14 @@ def _forward_samples_per_second(run: RunRow) -> Callable[[StepRow], float]:
     return of_step
 
 
-def _newest(run: RunRow) -> Iterable[StepRow]:
+def _latest_rows(run: RunRow) -> Iterable[StepRow]:
     """The latest closed step of each role."""
     return {row.role: row for row in run.steps}.values()
 
 
 def _tokens_per_second(run: RunRow) -> dict[tuple[str, ...], float]:
     found: dict[tuple[str, ...], float] = {}
-    for row in _newest(run):
+    for row in _latest_rows(run):
         seconds = row.end_seconds - row.begin_seconds
         for kind in {kind for cell in row.cells for kind in cell.tokens} if seconds > 0 else ():
             num_tokens = sum(cell.tokens.get(kind, 0.0) for cell in row.cells)
@@ -81,43 +81,43 @@ RUN_LIVE = Metric(
     "dfx_run_live", "gauge", "", PER_NODE,
     "1 while a process of the run lives, 0 once all have ended: then its alerts are over, except "
     "those that say how it ended.", "agent",
-    of="run", value=lambda run: 0.0 if run.ending else 1.0,
+    subject="run", value=lambda run: 0.0 if run.ending else 1.0,
 )  # fmt: skip
 STEP = Metric(
     "dfx_step", "gauge", "", PER_RANK, "Training step the process is in now.", "shim",
-    of="rank", value=lambda rank: rank.step,
+    subject="rank", value=lambda rank: rank.step,
 )  # fmt: skip
 RANK_STEP_SECONDS = Metric(
     "dfx_rank_step_seconds", "gauge", "seconds", PER_RANK,
     "Wall time of the rank's last closed step, from set_step to set_step.", "derived",
-    of="guest", value=lambda rank: rank.last and rank.last.wall_seconds,
+    subject="guest", value=lambda rank: rank.last and rank.last.wall_seconds,
 )  # fmt: skip
 RANK_STAGE_SECONDS = Metric(
     "dfx_rank_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage"),
     "Exclusive time of the stage in the rank's last closed step, without waits.", "derived",
-    of="guest", value=lambda rank: rank.last and {
+    subject="guest", value=lambda rank: rank.last and {
         (stage,): seconds for stage, seconds in rank.last.stage_seconds.items()
     },
 )  # fmt: skip
 BUBBLE_RATIO = Metric(
     "dfx_pipeline_bubble_ratio", "gauge", "ratio", (*PER_NODE, "role"),
     "1 - sum of active time over ranks / (ranks x wall time), of the last closed step.", "derived",
-    of="run", value=lambda run: {
-        (row.role,): row.bubble_ratio for row in _newest(run) if row.bubble_ratio is not None
+    subject="run", value=lambda run: {
+        (row.role,): row.bubble_ratio for row in _latest_rows(run) if row.bubble_ratio is not None
     },
 )  # fmt: skip
 STEP_TOKENS_RATE = Metric(
     "dfx_pipeline_tokens_per_second", "gauge", "", (*PER_NODE, "role", "kind"),
     "Tokens of the last closed step over its ranks / its wall time, by kind (prompt, response).",
     "derived",
-    of="run", value=_tokens_per_second,
+    subject="run", value=_tokens_per_second,
 )  # fmt: skip
 SAMPLES_RATE = Metric(
     "dfx_samples_per_second", "gauge", "", PER_NODE,
     "Samples of the latest step with known samples / its wall time: as the framework reports "
     "them, else of the first boundary of the shape ledger, else rows that entered trained forward "
     "passes (each pass counts).", "derived",
-    of="run", value=samples_per_second,
+    subject="run", value=samples_per_second,
 )  # fmt: skip
 STAGE_START = Metric(
     "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
@@ -131,12 +131,12 @@ STAGE_END = Metric(
 INFLIGHT_SECONDS = Metric(
     "dfx_rank_inflight_seconds", "gauge", "seconds", (*PER_RANK, "kind", "stage"),
     "How long the innermost open stage or wait has been open; no series when nothing is.", "shim",
-    of="guest", value=_innermost,
+    subject="guest", value=_innermost,
 )  # fmt: skip
 POLICY_VERSION = Metric(
     "dfx_policy_version", "gauge", "", PER_RANK,
     "Version of the weights the process acts with.", "shim",
-    of="rank", value=lambda rank: rank.policy_version,
+    subject="rank", value=lambda rank: rank.policy_version,
 )  # fmt: skip
 NATIVE_STAGE_SECONDS = Metric(
     "dfx_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage", "domain"),
@@ -158,20 +158,20 @@ SUSTAINED_TOKENS_RATIO = Metric(
     "dfx_step_tokens_sustained_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of a step, all ranks of the agent together / median of the 32 steps before the latest "
     "two; the smaller of the latest two steps. Absent until 10 steps had tokens.", "derived",
-    of="run", value=lambda run: {(role,): r for role, r in run.sustained_tokens_ratio.items()},
+    subject="run", value=lambda run: {(role,): r for role, r in run.sustained_tokens_ratio.items()},
 )  # fmt: skip
 
 LATEST_TOKENS_RATIO = Metric(
     "dfx_step_tokens_latest_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of the latest step, all ranks of the agent together / median of the 32 steps before "
     "the latest two. Absent until 10 steps had tokens.", "derived",
-    of="run", value=lambda run: {(role,): r for role, r in run.latest_tokens_ratio.items()},
+    subject="run", value=lambda run: {(role,): r for role, r in run.latest_tokens_ratio.items()},
 )  # fmt: skip
 TOKEN_IMBALANCE = Metric(
     "dfx_step_tokens_imbalance_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of the rank that has most / mean over ranks, of each step; median of the latest 8 "
     "steps. 1 is balanced. Absent for a single rank.", "derived",
-    of="run", value=lambda run: {(role,): r for role, r in run.token_imbalance.items()},
+    subject="run", value=lambda run: {(role,): r for role, r in run.token_imbalance.items()},
 )  # fmt: skip
 
 # only logged by frameworks: the mapping names them

@@ -64,7 +64,7 @@ SAMPLE_SCORES = Metric(
     "Scores of samples, before a KL penalty where the batch has them: each sample once, at the "
     "first boundary of the shape ledger with scores. source: its data source or environment, empty "
     "if unknown. Batches that the ledger leaves out are not counted.", "shim",
-    of="run", value=_scores,
+    subject="run", value=_scores,
 )  # fmt: skip
 
 # fmt: off

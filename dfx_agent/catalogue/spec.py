@@ -46,7 +46,7 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     source: MetricSource
-    of: Subject | None = field(default=None, kw_only=True)
+    subject: Subject | None = field(default=None, kw_only=True)
     value: Callable[[Any], Values] | None = field(default=None, kw_only=True, compare=False)
 
     @property
@@ -101,4 +101,4 @@ Valued = tuple[Metric, Callable[[Any], Values]]
 def valued(subject: Subject) -> tuple[Valued, ...]:
     """(metric, its value) of all that take such a row, in the order of the catalogue."""
     metrics = (metric for _, of_class in catalogue() for metric in of_class)
-    return tuple((m, m.value) for m in metrics if m.of == subject and m.value is not None)
+    return tuple((m, m.value) for m in metrics if m.subject == subject and m.value is not None)

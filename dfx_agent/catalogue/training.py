@@ -14,21 +14,21 @@ LOSS = Metric(
 )  # fmt: skip
 MICRO_BATCHES = Metric(
     "dfx_micro_batches", "counter", "", PER_RANK, "Backward passes.", "shim",
-    of="guest", value=lambda rank: rank.counters_total.get("micro_batches"),
+    subject="guest", value=lambda rank: rank.counters_total.get("micro_batches"),
 )  # fmt: skip
 OPTIMIZER_STEPS = Metric(
     "dfx_optimizer_steps", "counter", "", PER_RANK, "Steps of any optimizer.", "shim",
-    of="guest", value=lambda rank: rank.counters_total.get("optimizer_steps"),
+    subject="guest", value=lambda rank: rank.counters_total.get("optimizer_steps"),
 )  # fmt: skip
 SKIPPED_UPDATES = Metric(
     "dfx_skipped_updates", "counter", "", PER_RANK,
     "Updates the gradient scaler left out because a gradient was not finite.", "shim",
-    of="guest", value=lambda rank: rank.counters_total.get("skipped_updates"),
+    subject="guest", value=lambda rank: rank.counters_total.get("skipped_updates"),
 )  # fmt: skip
 NONFINITE_GRADIENTS = Metric(
     "dfx_nonfinite_gradients", "counter", "", PER_RANK,
     "Gradient norms before clipping that were NaN or infinite.", "shim",
-    of="guest", value=lambda rank: rank.counters_total.get("nonfinite_gradients"),
+    subject="guest", value=lambda rank: rank.counters_total.get("nonfinite_gradients"),
 )  # fmt: skip
 
 # what the guest counts under these names; others are counted under their own

@@ -23,8 +23,8 @@ def _mfu_by_stage(rank: RankRow) -> dict[tuple[str, ...], float]:
 
 def _mfu_of_step(rank: RankRow) -> dict[tuple[str, ...], float]:
     work = rank.work
-    known = work is not None and work.mfu_ratio is not None
-    return {(work.peak_source,): work.mfu_ratio} if work and known else {}  # type: ignore[dict-item]
+    has_ratio = work is not None and work.mfu_ratio is not None
+    return {(work.peak_source,): work.mfu_ratio} if work and has_ratio else {}  # type: ignore[dict-item]
 
 
 def _flops_per_second(rank: RankRow) -> dict[tuple[str, ...], float]:
@@ -48,18 +48,18 @@ MFU = Metric(
     "dfx_rank_mfu_ratio", "gauge", "ratio", (*PER_RANK, "stage", "peak_source"),
     "Model FLOPs of the stage in the rank's latest step / (peak FLOP/s of its device x time in "
     "which the stage was open, waits included); peak_source is table or override.", "derived",
-    of="guest", value=_mfu_by_stage,
+    subject="guest", value=_mfu_by_stage,
 )  # fmt: skip
 STEP_MFU = Metric(
     "dfx_rank_step_mfu_ratio", "gauge", "ratio", (*PER_RANK, "peak_source"),
     "Model FLOPs of the rank's latest step / (peak FLOP/s of its device x wall time of the step).",
     "derived",
-    of="guest", value=_mfu_of_step,
+    subject="guest", value=_mfu_of_step,
 )  # fmt: skip
 MFU_UNKNOWN = Metric(
     "dfx_rank_mfu_unknown", "gauge", "", (*PER_RANK, "reason"),
     "1 for a rank with a detected model and without an MFU; reason says why.", "derived",
-    of="guest", value=lambda rank: (
+    subject="guest", value=lambda rank: (
         {(rank.work.reason,): 1.0} if rank.work and rank.work.reason else {}
     ),
 )  # fmt: skip
@@ -67,13 +67,13 @@ FLOPS_RATE = Metric(
     "dfx_rank_stage_model_flops_per_second", "gauge", "", (*PER_RANK, "stage"),
     "Model FLOPs of the stage in the rank's latest step / time in which the stage was open.",
     "derived",
-    of="guest", value=_flops_per_second,
+    subject="guest", value=_flops_per_second,
 )  # fmt: skip
 MODEL_FLOPS = Metric(
     "dfx_rank_model_flops", "counter", "", (*PER_RANK, "way", "stage"),
     "Model FLOPs that the rank's models did, counted from their shapes; way is forward or "
     "backward.", "shim",
-    of="guest", value=_flops,
+    subject="guest", value=_flops,
 )  # fmt: skip
 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
@@ -92,12 +92,12 @@ def _words(rows: Sequence[WorkRow]) -> str:
     first = rows[0]
     models = {m.name: m for row in rows for m in row.models}.values()
     met = ", ".join(f"{m.name} {_short(m.num_parameters)} parameters" for m in models)
-    known = [row.mfu_ratio for row in rows if row.mfu_ratio is not None]
-    stages = ", ".join(_stage_words(rows, is_ratio=bool(known)))
-    if known:
+    ratios = [row.mfu_ratio for row in rows if row.mfu_ratio is not None]
+    stages = ", ".join(_stage_words(rows, is_ratio=bool(ratios)))
+    if ratios:
         peak = _short(first.peak_flops_per_second or 0.0)
         source = f"peak {peak}FLOP/s, by {first.peak_source}"
-        text = f"MFU {sum(known) / len(known):.2%} of the step ({source}): {stages}"
+        text = f"MFU {sum(ratios) / len(ratios):.2%} of the step ({source}): {stages}"
     else:
         text = f"no MFU: {first.reason}" + (f"; {stages}" if stages else "")
     return f"{text} · {met}" if met else text
@@ -118,7 +118,7 @@ def _stage_words(rows: Sequence[WorkRow], *, is_ratio: bool) -> Iterator[str]:
 
 def _short(number: float) -> str:
     """As in "1.1 M", "989 T"."""
-    unit, letter = next(((u, each) for u, each in _UNITS if number >= u), (1.0, ""))
+    unit, letter = next(((u, prefix) for u, prefix in _UNITS if number >= u), (1.0, ""))
     return f"{number / unit:.3g} {letter}"
 
 

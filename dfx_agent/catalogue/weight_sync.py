@@ -11,7 +11,7 @@ def part_seconds(split: TimeSplit) -> dict[str, float]:
     """Part -> seconds in the stages that are named after it, waits in them included."""
     found: dict[str, float] = {}
     stages = [split.stage_seconds, *split.wait_seconds.values()]
-    for stage, seconds in (each for of_stage in stages for each in of_stage.items()):
+    for stage, seconds in (item for of_stage in stages for item in of_stage.items()):
         if stage.startswith(STAGE_PREFIX):
             part = stage.removeprefix(STAGE_PREFIX)
             found[part] = found.get(part, 0.0) + seconds
@@ -29,7 +29,7 @@ UPDATE_SECONDS = Metric(
     "Time of the last weight sync by part (pause, gather, transfer, load, resume), waits included: "
     "from the sender's stages weight_sync_PART, and from values that frameworks report. receiver: "
     "time of this receiver only; empty: of the sender, or of all.", "derived",
-    of="guest", value=_of_sender,
+    subject="guest", value=_of_sender,
 )  # fmt: skip
 BYTES = native(
     "dfx_weight_sync_bytes", "bytes", ("receiver",),

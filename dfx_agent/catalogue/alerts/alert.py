@@ -45,10 +45,10 @@ class Listing:
     num_largest: int | None = None
 
     def lines(self, samples: Samples) -> list[str]:
-        told = [(labels, value) for labels, value in self.series.select(samples) if value]
+        rows = [(labels, value) for labels, value in self.series.select(samples) if value]
         if self.num_largest is not None:
-            told = sorted(told, key=lambda row: -row[1])[: self.num_largest]
-        return [self.text.format(value=value, **labels) for labels, value in told]
+            rows = sorted(rows, key=lambda row: -row[1])[: self.num_largest]
+        return [self.text.format(value=value, **labels) for labels, value in rows]
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ class Inhibition:
 
 def inhibitions(alerts: Iterable[Alert]) -> list[Inhibition]:
     """Inhibitions of the catalogue; a critical alert also inhibits the warning of its own name."""
-    known = list(alerts)
-    warnings = {alert.name for alert in known if alert.severity == "warning"}
+    all_alerts = list(alerts)
+    warnings = {alert.name for alert in all_alerts if alert.severity == "warning"}
     made: list[Inhibition] = []
-    for alert in known:
+    for alert in all_alerts:
         if alert.inhibits:
             made.append(Inhibition(alert.name, alert.severity, alert.inhibits))
         if alert.severity == "critical" and alert.name in warnings:

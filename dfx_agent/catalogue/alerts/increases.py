@@ -27,7 +27,7 @@ class Increases:
             for grows in _grows_in(declaration)
         }
         self._longest_seconds = max((seconds for _, seconds, _ in self._windows), default=0)
-        self._newest: dict[_Key, float] = {}
+        self._latest: dict[_Key, float] = {}
         # (time, growth) of each counter, growths of one resolution merged
         self._growths: dict[_Key, deque[tuple[float, float]]] = {}
 
@@ -46,8 +46,8 @@ class Increases:
         return {**samples, **found}
 
     def _add(self, key: _Key, value: float, now_seconds: float) -> None:
-        before = self._newest.get(key, value)
-        self._newest[key] = value
+        before = self._latest.get(key, value)
+        self._latest[key] = value
         growth = value if value < before else value - before
         growths = self._growths.setdefault(key, deque())
         while growths and growths[0][0] <= now_seconds - self._longest_seconds:

@@ -41,8 +41,8 @@ def _(condition: Grows) -> str:
 
 @promql.register
 def _(condition: Agree) -> str:
-    each = f"max by (job, run, {condition.by}) ({selector(condition.series)})"
-    return f"count {BY} ({each} > 0) >= {number(condition.at_least)}"
+    largest = f"max by (job, run, {condition.by}) ({selector(condition.series)})"
+    return f"count {BY} ({largest} > 0) >= {number(condition.at_least)}"
 
 
 @promql.register
@@ -79,8 +79,8 @@ def number(value: float) -> str:
     return f"{float(value):.15g}"
 
 
-def _vector(of: Series | Ratio) -> str:
-    if isinstance(of, Ratio):
-        ignoring = f" ignoring ({', '.join(of.ignored)})" if of.ignored else ""
-        return f"{selector(of.numerator)} /{ignoring} {selector(of.denominator)}"
-    return selector(of)
+def _vector(value: Series | Ratio) -> str:
+    if isinstance(value, Ratio):
+        ignoring = f" ignoring ({', '.join(value.ignored)})" if value.ignored else ""
+        return f"{selector(value.numerator)} /{ignoring} {selector(value.denominator)}"
+    return selector(value)

@@ -42,8 +42,8 @@ def _section(same: list[Alert]) -> Iterator[str]:
 
 def _occurrence(alert: Alert) -> Iterator[str]:
     lasting = f", for {seconds_text(alert.for_seconds)}" if alert.for_seconds else ""
-    kept = f", held for {seconds_text(alert.keep_seconds)}" if alert.keep_seconds else ""
-    yield f"*{alert.severity}*: {alert.summary}{lasting}{kept}. Board `{alert.board}`.\n"
+    held = f", held for {seconds_text(alert.keep_seconds)}" if alert.keep_seconds else ""
+    yield f"*{alert.severity}*: {alert.summary}{lasting}{held}. Board `{alert.board}`.\n"
     yield f"```promql\n{promql(alert.condition)}\n```\n"
     if alert.inhibits:
         yield f"Inhibits: {', '.join(alert.inhibits)}.\n"

@@ -66,12 +66,12 @@ class LatestSamples:
             ]
             for _, signal in read
         }
-        self._newest: tuple[object, ...] = ()
+        self._latest_state: tuple[object, ...] = ()
         self._of_run: dict[str, _Rows] = {}
 
-    def of(self, state: SignalState, figures: Iterable[SignalFigures]) -> Samples:
+    def samples(self, state: SignalState, figures: Iterable[SignalFigures]) -> Samples:
         """``figures``: of the signals of ``read``, or of more."""
-        newest = (
+        latest_state = (
             state.symptoms,
             state.is_reward_improving,
             state.collapses,
@@ -82,8 +82,8 @@ class LatestSamples:
             state.aborted_rise,
             state.is_latched,
         )
-        if newest != self._newest:
-            self._newest = newest
+        if latest_state != self._latest_state:
+            self._latest_state = latest_state
             self._follow(state)
         samples = self._of_run.copy()
         for row in figures:

@@ -64,21 +64,23 @@ def _moved(value: Any, values: Mapping[str, float]) -> Any:
     return value
 
 
-def checked_values(given: Mapping[str, Any], known: Mapping[str, Threshold]) -> dict[str, float]:
+def checked_values(
+    given: Mapping[str, Any], thresholds: Mapping[str, Threshold]
+) -> dict[str, float]:
     """``given`` as numbers; ConfigError for an unknown key, with the nearest, or a bad number."""
     from difflib import get_close_matches  # noqa: PLC0415 (only an error needs it)
 
     found = {}
     for key, value in given.items():
-        if key not in known:
-            near = get_close_matches(key, known, n=3, cutoff=0.3) or sorted(known)
+        if key not in thresholds:
+            near = get_close_matches(key, thresholds, n=3, cutoff=0.3) or sorted(thresholds)
             raise ConfigError(f"unknown threshold {key!r}: nearest are {', '.join(near)}")
         try:
             number = float(value)
         except (TypeError, ValueError):
             number = float("nan")
         if isinstance(value, bool) or not abs(number) < float("inf"):
-            unit = known[key].unit
+            unit = thresholds[key].unit
             kind = f"a number of {unit}" if unit else "a number"
             raise ConfigError(f"threshold {key} must be {kind}, not {value!r}")
         found[key] = number

@@ -99,7 +99,7 @@ class NativeNames:
                 self._exact.setdefault(entry.name, (i, entry.native))
             else:
                 self._patterns.append((i, entry))
-        self._known: dict[str, tuple[int, Native] | None] = {}
+        self._cache: dict[str, tuple[int, Native] | None] = {}
 
     def find(self, key: str) -> Native | None:
         """None for a key that no mapping knows."""
@@ -128,12 +128,12 @@ class NativeNames:
         ]
 
     def _found(self, key: str) -> tuple[int, Native] | None:
-        found: tuple[int, Native] | None = self._known.get(key, _NOT_ASKED)
+        found: tuple[int, Native] | None = self._cache.get(key, _NOT_ASKED)
         if found is _NOT_ASKED:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()  # another thread may be between two lines here
+            if len(self._cache) >= _MAX_KNOWN:
+                self._cache.clear()  # another thread may be between two lines here
             found = next((f for f in map(self.exactly, _spellings(key)) if f), None)
-            self._known[key] = found
+            self._cache[key] = found
         return found
 
     def exactly(self, key: str) -> tuple[int, Native] | None:
@@ -182,18 +182,18 @@ def _has_sure_unit(key: str, native: Native) -> bool:
     metric = by_name().get(native.metric)
     unit = metric.unit if metric else ""
     if unit in _SAID:
-        said = next((scale for words, scale in _SAID[unit] if words.fullmatch(key)), None)
-        return said == native.scale
+        scale = next((candidate for words, candidate in _SAID[unit] if words.fullmatch(key)), None)
+        return scale == native.scale
     return abs(native.scale) == 1.0
 
 
 @lru_cache(maxsize=256)
 def load(framework: str) -> NativeNames:
     """Names of one framework and the guest's own; what all agree on for one without a file."""
-    known = framework.replace("-", "_").lower()
-    if known not in frameworks():
+    name = framework.replace("-", "_").lower()
+    if name not in frameworks():
         return _agreed()
-    return NativeNames(_read(known), _own_names())
+    return NativeNames(_read(name), _own_names())
 
 
 def is_own(key: str) -> bool:

@@ -72,13 +72,13 @@ class ScalarStore:
         if attempt > series.attempt:
             series.attempt = attempt
             self._forget_from(series, step)
-        known = series.recent.get(step)
-        if known is None:
+        values = series.recent.get(step)
+        if values is None:
             if series.steps and step <= series.steps[-1]:
                 self.num_stale += 1
                 return
-            known = self._begin(series, step)
-        known[rank] = value
+            values = self._begin(series, step)
+        values[rank] = value
 
     def remove_rank(self, rank: str) -> None:
         """Moves the values of an ended rank into the means; they are no longer stored by rank."""
@@ -101,8 +101,8 @@ class ScalarStore:
     def history(self, key: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """(steps, means), oldest first; KeyError for an unknown key."""
         series = self._series[key]
-        newest = (series.moments(step).mean for step in series.recent)
-        return tuple(series.steps), (*series.means, *newest)
+        recent_means = (series.moments(step).mean for step in series.recent)
+        return tuple(series.steps), (*series.means, *recent_means)
 
     def after(self, step: int | None) -> dict[int, dict[str, float]]:
         """Step -> key -> mean, of the steps after ``step``; None: of all stored steps."""
@@ -135,9 +135,9 @@ class ScalarStore:
     def _forget_from(series: _Series, step: int) -> None:
         """A restarted run repeats steps: what the dead attempt reported for them goes."""
         while series.steps and series.steps[-1] >= step:
-            newest = series.steps.pop()
-            series.dropped.pop(newest, None)
-            if series.recent.pop(newest, None) is None:
+            dropped_step = series.steps.pop()
+            series.dropped.pop(dropped_step, None)
+            if series.recent.pop(dropped_step, None) is None:
                 series.means.pop()
 
 

@@ -81,7 +81,7 @@ class EpisodeFinder:
         """The next state; ``full_state`` has the rows of its signals too."""
         if self._nonfinite_since or any(state.num_nonfinite_steps.values()):
             self._follow_nonfinite(state)
-        for firing in self._evaluator.observe(state, self._samples.of(state, figures)):
+        for firing in self._evaluator.observe(state, self._samples.samples(state, figures)):
             key = firing.alert.name, firing.alert.severity
             episode = self._open.get(key)
             if episode is not None and state.row - episode.last_row < EPISODE_GAP_ROWS:

@@ -242,7 +242,7 @@ def add_ledger(page: Page, run: RunRow, node: str) -> None:
 
 
 def _add_row(page: Page, key: Labels, row: LedgerRow) -> None:
-    page.add(ledger.CROSSINGS, key, row.num_crossings)
+    page.add(ledger.BATCHES, key, row.num_crossings)
     page.add(ledger.SAMPLES, key, row.num_samples)
     page.add(ledger.NONFINITE, key, row.num_nonfinite)
     page.add(ledger.MISALIGNED, key, row.num_misaligned)

@@ -14,7 +14,7 @@ _LAG_SECONDS = Threshold(
     "event_loop_lag_seconds", 0.5, "seconds",
     "an event loop that others wait for is late by this or more in 1 % of a minute",
 )  # fmt: skip
-_TOLD_LAG_SECONDS = Threshold(
+_LOGGED_LAG_SECONDS = Threshold(
     "event_loop_told_lag_seconds", 5, "seconds",
     "the framework itself logs that its event loop was so late at most",
 )  # fmt: skip
@@ -70,12 +70,12 @@ EVENT_LOOP_LATE = Alert(
     ),
     board=_BOARD,
 )
-_TOLD_LAG = series(orchestrator.EVENT_LOOP_LAG, stat="max")
-EVENT_LOOP_TOLD_LATE = Alert(
+_LOGGED_LAG = series(orchestrator.EVENT_LOOP_LAG, stat="max")
+EVENT_LOOP_LATE_IN_LOG = Alert(
     "DfxEventLoopToldLate",
     "warning",
     "progress",
-    Compare(_TOLD_LAG, ">=", _TOLD_LAG_SECONDS),
+    Compare(_LOGGED_LAG, ">=", _LOGGED_LAG_SECONDS),
     "The framework logs that its event loop was blocked",
     Runbook(
         meaning="The orchestrator's log reports a lag of its event loop of several seconds. This "
@@ -85,7 +85,7 @@ EVENT_LOOP_TOLD_LATE = Alert(
         "blocked the loop.",
         mitigation="Move the code to a thread or a process (`asyncio.to_thread`, an executor).",
     ),
-    listing=Listing(_TOLD_LAG, "{value:.3g} s at most in the latest step"),
+    listing=Listing(_LOGGED_LAG, "{value:.3g} s at most in the latest step"),
     board=_BOARD,
 )
 LEARNER_STARVED = Alert(
@@ -173,7 +173,7 @@ WEIGHT_SYNC_GROWN = Alert(
 
 ALERTS = (
     EVENT_LOOP_LATE,
-    EVENT_LOOP_TOLD_LATE,
+    EVENT_LOOP_LATE_IN_LOG,
     LEARNER_STARVED,
     ROLLOUT_STALE,
     ENGINE_DEGRADED,
