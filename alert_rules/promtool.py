@@ -63,8 +63,8 @@ def _restart(alert: Alert, cases: Cases, name: str, end: int) -> dict[str, Any]:
     again = _FORGOTTEN_SECONDS if any(are_counters) else alert.for_seconds + _LASTING_SECONDS
     inputs = [_input(sample, _restarted(sample, end, again)) for sample in series]
     # growth is still seen over the gap, a state is not
-    is_kept = alert.keep_seconds > _GAP_SECONDS or all(are_counters) or not cases.silent
-    fires = (True, is_kept, not any(are_counters))
+    is_firing_in_gap = alert.keep_seconds > _GAP_SECONDS or all(are_counters) or not cases.silent
+    fires = (True, is_firing_in_gap, not any(are_counters))
     times = (end, end + _GAP_SECONDS, end + _GAP_SECONDS + again)
     expected = [
         _expect(alert, cases, seconds, fires=state and not is_about_agents)

@@ -33,8 +33,8 @@ NO_DEVICE = "no device"
 
 def _best(first: Metric, second: Metric, labels: str, aggregation: str) -> str:
     """SM activity where it is measured, else utilisation."""
-    told = by(labels, aggregation, recent(of_ranks(first)))
-    return f"{told} or {by(labels, aggregation, recent(of_ranks(second)))}"
+    preferred = by(labels, aggregation, recent(of_ranks(first)))
+    return f"{preferred} or {by(labels, aggregation, recent(of_ranks(second)))}"
 
 
 def stage_matrix() -> Any:

@@ -183,7 +183,7 @@ def exact_rows(*keys: str) -> list[dm.DataTransformerConfig]:
     numbers = [{"targetField": "start", "destinationType": "time"}]
     if "rank" in keys:  # as text, rank 10 comes before rank 2
         numbers.append({"targetField": "rank", "destinationType": "number"})
-    kept = {name: {"operation": "groupby", "aggregations": []} for name in ("start", *keys)}
+    grouped = {name: {"operation": "groupby", "aggregations": []} for name in ("start", *keys)}
     unused = ("Time", "__name__", "instance", "job", "run", "role", "slot")
     return [
         transform(
@@ -191,7 +191,7 @@ def exact_rows(*keys: str) -> list[dm.DataTransformerConfig]:
             renameByName={"Value": "start"},
         ),
         transform("convertFieldType", fields={}, conversions=numbers),
-        transform("groupBy", fields=kept),
+        transform("groupBy", fields=grouped),
     ]  # fmt: skip
 
 

@@ -22,11 +22,11 @@ def of_replicas(metric: Metric, **where: str) -> str:
     return of_run(metric, replica="~$replica", **where)
 
 
-def _told(name: str) -> Metric:
+def _engine_metric(name: str) -> Metric:
     return by_name()[PREFIX + name]
 
 
-def _each(metric: Metric, **where: str) -> str:
+def _by_replica(metric: Metric, **where: str) -> str:
     return by(EACH, "max", of_replicas(metric, **where))
 
 
@@ -38,8 +38,10 @@ def requests() -> Any:
         "or the router does not balance: look at its latency on the right, then at its device.",
         "none",
     )
-    panel.with_target(query(_each(_told("running_requests")), f"running {REPLICA}"))
-    panel.with_target(query(_each(_told("waiting_requests")), f"waiting {REPLICA}", "B"))
+    panel.with_target(query(_by_replica(_engine_metric("running_requests")), f"running {REPLICA}"))
+    panel.with_target(
+        query(_by_replica(_engine_metric("waiting_requests")), f"waiting {REPLICA}", "B")
+    )
     panel.override_by_regexp("waiting .*", dashed())
     return panel.min(0).fill_opacity(0)
 
@@ -52,7 +54,7 @@ def kv_cache() -> Any:
         "more memory for the engine.",
         "percentunit",
     )
-    panel.with_target(query(_each(_told("kv_cache_usage_ratio")), REPLICA))
+    panel.with_target(query(_by_replica(_engine_metric("kv_cache_usage_ratio")), REPLICA))
     return panel.min(0).max(1).fill_opacity(0)
 
 
@@ -65,7 +67,7 @@ def busy() -> Any:
         "says of its rollout side; where both contradict, believe the engines.",
         "percentunit",
     )
-    panel.with_target(query(_each(BUSY_RATIO), REPLICA))
+    panel.with_target(query(_by_replica(BUSY_RATIO), REPLICA))
     idle = by("side", "max", of_run(by_name()["dfx_pipeline_idle_ratio"], side="~rollout|infer.*"))
     panel.with_target(query(f"1 - {idle}", "{{side}}, as the framework says", "B"))
     panel.override_by_regexp(".*framework says", dashed())
@@ -80,12 +82,12 @@ def tokens() -> Any:
         "settings.",
         "short",
     )
-    return panel.with_target(query(_each(TOKENS_RATE), REPLICA)).min(0).fill_opacity(0)
+    return panel.with_target(query(_by_replica(TOKENS_RATE), REPLICA)).min(0).fill_opacity(0)
 
 
 def _latency(title: str, about: str, name: str) -> Any:
     panel = lines(title, about, "s")
-    observed = by(f"{EACH}, le", "sum", rate(buckets(of_replicas(_told(name)))))
+    observed = by(f"{EACH}, le", "sum", rate(buckets(of_replicas(_engine_metric(name)))))
     for ref, quantile, words in (("A", 0.5, "p50"), ("B", 0.99, "p99")):
         panel.with_target(
             query(f"histogram_quantile({quantile}, {observed})", f"{words} {REPLICA}", ref)
@@ -132,7 +134,7 @@ def read_and_written() -> Any:
     )
     parts = {"prompts": "prompt_tokens", "generated": "generation_tokens"}
     for ref, (name, metric) in zip("AB", parts.items(), strict=True):
-        panel.with_target(query(f"sum({rate(of_replicas(_told(metric)))})", name, ref))
+        panel.with_target(query(f"sum({rate(of_replicas(_engine_metric(metric)))})", name, ref))
     return panel.min(0).fill_opacity(0)
 
 
@@ -143,5 +145,5 @@ def preemptions() -> Any:
         "again. 0 is normal. Above it: fewer requests in flight, or more memory for the cache.",
         "short",
     )
-    taken_off = by(EACH, "sum", rate(of_replicas(_told("preemptions"))))
+    taken_off = by(EACH, "sum", rate(of_replicas(_engine_metric("preemptions"))))
     return panel.with_target(query(taken_off, REPLICA)).min(0).fill_opacity(0)

@@ -110,9 +110,9 @@ def verdict() -> Any:
 
 
 def _states(window: Any) -> str:
-    told = (("found", FOUND), ("insufficient evidence", UNSURE), ("clear", CLEAR))
+    states = (("found", FOUND), ("insufficient evidence", UNSURE), ("clear", CLEAR))
     return " or ".join(
-        f"{window(of_run(bottleneck.STATE, state=state))} * {value}" for state, value in told
+        f"{window(of_run(bottleneck.STATE, state=state))} * {value}" for state, value in states
     )
 
 
@@ -244,10 +244,10 @@ def lag() -> Any:
         "too long (a full queue) or take too long (slow requests).",
         "none",
     )
-    newest = of_run(_named("dfx_policy_lag_versions"), stat="~mean|max", variant="", scope="",
+    latest = of_run(_named("dfx_policy_lag_versions"), stat="~mean|max", variant="", scope="",
                     ref="")  # fmt: skip
     oldest = of_run(_named("dfx_policy_lag_worst_versions"), stat="~mean|max")
-    panel.with_target(query(by("stat", "max", newest), "{{stat}}"))
+    panel.with_target(query(by("stat", "max", latest), "{{stat}}"))
     panel.with_target(query(by("stat", "max", oldest), "{{stat}}, worst", "B"))
     panel.override_by_regexp("max.*", dashed())
     return panel.min(0).fill_opacity(0)
@@ -319,9 +319,9 @@ def receivers() -> Any:
         "engines wait for a receiver far above the others: check its network and its node.",
         "s",
     )
-    each = of_run(weight_sync.UPDATE_SECONDS, receiver="!")
+    series = of_run(weight_sync.UPDATE_SECONDS, receiver="!")
     sending = of_run(weight_sync.UPDATE_SECONDS, receiver="!", part="transfer")
-    panel.with_target(query(by("receiver", "sum", each), "receiver {{receiver}}"))
+    panel.with_target(query(by("receiver", "sum", series), "receiver {{receiver}}"))
     panel.with_target(query(by("receiver", "max", sending), "transfer to {{receiver}}", "B"))
     load = engine_panels.of_replicas(engines.WEIGHT_LOAD)
     update = rate(buckets(engine_panels.of_replicas(_named("dfx_engine_weight_update_seconds"))))
@@ -372,8 +372,8 @@ def environments() -> Any:
         "wait.",
         "s",
     )
-    each = of_run(_named("dfx_turn_seconds"), stat="mean")
-    panel.with_target(query(by("env, part", "max", each), "{{env}}: {{part}}"))
+    series = of_run(_named("dfx_turn_seconds"), stat="mean")
+    panel.with_target(query(by("env, part", "max", series), "{{env}}: {{part}}"))
     panel.override_by_regexp("all: .*", [prop("custom.lineWidth", 3)])
     return panel.min(0).fill_opacity(0)
 

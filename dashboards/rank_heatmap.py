@@ -283,9 +283,11 @@ def longest_rollouts() -> Any:
 
 def behind() -> Any:
     enqueued = of_ranks(collectives.GROUP_ENQUEUED)
-    here = by("rank, group", "max", recent(enqueued))
+    num_enqueued = by("rank, group", "max", recent(enqueued))
     is_stuck = by("rank, group", "max", f"changes({enqueued}[{WINDOW}]) == bool 0")
-    missing = f"(max by (group) ({here}) - on (group) group_right () {here}) * {is_stuck}"
+    missing = (
+        f"(max by (group) ({num_enqueued}) - on (group) group_right () {num_enqueued}) * {is_stuck}"
+    )
     panel = bars(
         "Collectives behind the others, without moving",
         "How many collectives that others have entered a rank has not, where it has entered none "
@@ -323,12 +325,12 @@ def rank_table() -> Any:
     )
     rates: tuple[tuple[str, str], ...] = (
         ("up", by("rank", "max", recent(of_ranks(per_rank.RANK_UP)))),
-        ("step", newest(performance.STEP)),
-        ("step time", newest(performance.RANK_STEP_SECONDS)),
+        ("step", latest_by_rank(performance.STEP)),
+        ("step time", latest_by_rank(performance.RANK_STEP_SECONDS)),
         ("work", share_of_wall(work_seconds())),
         ("waiting", share_of_wall(by("rank", "sum", rate(of_ranks(per_rank.WAIT_SECONDS))))),
         ("tokens/s", by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS)))),
-        ("host memory", newest(memory.HOST_ANONYMOUS)),
+        ("host memory", latest_by_rank(memory.HOST_ANONYMOUS)),
     )
     for ref, (_, text) in zip("ABCDEFG", rates, strict=True):
         panel.with_target(as_table(instant(text, ref=ref)))
@@ -346,7 +348,7 @@ def rank_table() -> Any:
     return panel
 
 
-def newest(metric: Metric) -> str:
+def latest_by_rank(metric: Metric) -> str:
     return by("rank", "max", recent(of_ranks(metric)))
 
 

@@ -163,8 +163,8 @@ def onsets() -> Any:
         "'nothing moved' is normal.",
     )
     found = by("symptom, direction", "min", recent(of_run(signals.SYMPTOM_ONSET)))
-    known = by("run", "count", recent(of_run(signals.BASELINE_READY)))
-    nothing = f'label_replace(0 * {known} - 1, "symptom", "nothing moved", "", "")'
+    ready = by("run", "count", recent(of_run(signals.BASELINE_READY)))
+    nothing = f'label_replace(0 * {ready} - 1, "symptom", "nothing moved", "", "")'
     panel.with_target(as_table(instant(f"sort({found}) or ({nothing} unless on () {found})")))
     panel.with_transformation(
         columns({"symptom": "Symptom", "direction": "Way", "Value": "Since step"}, "run")
@@ -413,8 +413,8 @@ def nonfinite() -> Any:
     panel.with_target(
         query(by("where", "max", of_run(signals.NONFINITE_STEPS)), "NaN or Inf: {{where}}")
     )
-    alike = by("run", "max", of_run(signals.IDENTICAL_SCORE_STEPS))
-    return panel.with_target(query(alike, "one score", "B")).min(0)
+    identical = by("run", "max", of_run(signals.IDENTICAL_SCORE_STEPS))
+    return panel.with_target(query(identical, "one score", "B")).min(0)
 
 
 def skipped() -> Any:

@@ -12,8 +12,13 @@ _LIVES_ELSEWHERE = _ENDED, at(performance.RUN_LIVE, 1, node="b")
 
 def _until_end(cases: dict[tuple[str, str], Cases]) -> dict[tuple[str, str], Cases]:
     """With what holds for every alert: a run that has ended has only alerts that say how."""
-    kept = {(alert.name, alert.severity) for alert in PROMETHEUS_ALERTS if is_about_the_end(alert)}
-    return {key: of if key in kept else _with_end(of) for key, of in cases.items()}
+    about_end = {
+        (alert.name, alert.severity) for alert in PROMETHEUS_ALERTS if is_about_the_end(alert)
+    }
+    return {
+        key: of_alert if key in about_end else _with_end(of_alert)
+        for key, of_alert in cases.items()
+    }
 
 
 def _with_end(cases: Cases) -> Cases:

@@ -51,10 +51,10 @@ def deadline(seconds: float) -> Iterator[None]:
 class WatchedConnection(http.client.HTTPConnection):
     """A connection that obeys the ``deadline`` of the thread that waits for its answer."""
 
-    def getresponse(self, *args: Any, **known: Any) -> Any:
+    def getresponse(self, *args: Any, **kwargs: Any) -> Any:
         if _exchange.watched is not None:
             _exchange.watched.socket = self.sock
-        return super().getresponse(*args, **known)
+        return super().getresponse(*args, **kwargs)
 
 
 def watched_stream(event: str, info: dict[str, Any]) -> None:

@@ -43,11 +43,11 @@ def declared() -> Iterator[Declared]:
 def render() -> str:
     """The page as Markdown."""
     lines, kind = [_HEAD], ""
-    for each in declared():
-        if each.kind != kind:
-            kind = each.kind
+    for entry in declared():
+        if entry.kind != kind:
+            kind = entry.kind
             lines += [f"\n## {_title(kind)}\n", *_TABLE_HEAD]
-        lines.append(_row(each.sentence))
+        lines.append(_row(entry.sentence))
     return "\n".join(lines) + "\n"
 
 
