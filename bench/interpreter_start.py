@@ -20,7 +20,7 @@ from dfx_agent.attach.spawn import environment
 
 PACKAGE = Path(__file__).resolve().parent.parent / "dfx_agent"
 START_FILE = PACKAGE / "attach" / "dfx_agent.pth"
-PLAIN, PLAIN_TOO = "without the start file", "the same once more (A/A)"
+PLAIN, PLAIN_TOO = "without the start file", "the same again (A/A)"
 INSTALLED = "installed, not enabled"
 ENABLED, PRELOADED = "installed, DFX_AGENT=1", "under dfx-agent run"
 

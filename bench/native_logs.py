@@ -23,7 +23,7 @@ from dfx_agent.node.logs.reader import open_logs
 from dfx_agent.node.logs.run import UnreadableLogError
 
 HELD_OUT = """Held out are the repositories whose name has a SHA-256 that begins with a byte
-divisible by 3. Two rules were settled after a look at one of them (a Gemma notebook that plays
+divisible by 3. Two rules were settled after we had read one of them (a Gemma notebook that plays
 2048): a reference KL counts from 0.03 nats on, and its blow-up only where the reward is lower. The
 threshold of the warning DfxReferenceKlDrift was chosen on all of them; no page depends on it."""
 
