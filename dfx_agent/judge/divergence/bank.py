@@ -23,6 +23,7 @@ from dfx_agent.judge.divergence.cause_order import onset_of
 from dfx_agent.judge.divergence.collapse import (
     MOVED_BY_LEARNING,
     REWARD,
+    REWARD_FALL_STEPS,
     UNBELIEVABLE,
     SavedStreak,
     believed,
@@ -299,8 +300,13 @@ class SignalBank:
 
     def _follow_reward(self, step: int, value: float | None, signal: Signal) -> None:
         self._reward.observe(step, value, signal.plain_z, signal.baseline.smallest_step)
-        if value is not None:
-            self._collapsed.reward_fall.observe(step, holds=self._reward.is_down)
+        if value is None:
+            return
+        fall, is_down = self._collapsed.reward_fall, self._reward.is_down
+        is_last_missing = fall.num_steps == REWARD_FALL_STEPS - 1
+        if is_down and is_last_missing and not self._reward.is_far_below_held:
+            return  # the best level was luck so far: wait with the row that would page
+        fall.observe(step, holds=is_down)
 
     def _is_idle(self) -> bool:
         """Whether no baseline is frozen, and nothing fires that would freeze one."""

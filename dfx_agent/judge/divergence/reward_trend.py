@@ -24,6 +24,10 @@ FALLING_CHANGES = 3.0
 DRAWDOWN_CHANGES = 6.0
 DRAWDOWN_SHARE = 0.5
 DRAWDOWN_STEPS = 3
+# a best level of three rows can be luck, so a lasting fall is also measured on as many rows as it
+# lasts
+HELD_ROWS = 20
+HELD_CHANGES = 3.0
 # changes below a third of these floors of the reward's scale count as noise
 _SCALE_FLOOR, _RELATIVE_FLOOR = 0.05, 0.1
 _LEVEL_ROWS = 3
@@ -59,6 +63,30 @@ class SavedRewardTrend(SavedState):
     best: float | None
     num_down: int
     fall_step: int | None
+    held_values: tuple[float, ...] = ()
+    """The last 20 rewards."""
+    best_held: float | None = None
+
+
+class LatestMedian:
+    """The median of the latest 20 rewards, and the largest such median so far."""
+
+    def __init__(self, values: Sequence[float] = (), best: float | None = None) -> None:
+        self.values = deque(values, HELD_ROWS)
+        self.best = best
+        self._ordered = sorted(self.values)
+
+    def add(self, value: float) -> None:
+        if len(self.values) == HELD_ROWS:
+            del self._ordered[bisect_left(self._ordered, self.values[0])]
+        self.values.append(value)
+        insort(self._ordered, value)
+        if len(self.values) == HELD_ROWS:
+            self.best = self.level if self.best is None else max(self.best, self.level)
+
+    @property
+    def level(self) -> float:
+        return median_of_sorted(self._ordered)
 
 
 class RewardTrend:
@@ -76,6 +104,8 @@ class RewardTrend:
         self._best: float | None = None
         self._num_down = 0
         self._fall_step: int | None = None
+        self._held = LatestMedian()
+        self._change = 0.0  # typical change of the reward from row to row
 
     def observe(self, step: int, value: float | None, z: float | None, smallest: float) -> None:
         """Process one row; ``value`` is None if it reported no reward.
@@ -91,6 +121,7 @@ class RewardTrend:
         if len(self._starts) < _START_ROWS:
             self._starts.append(value)
         self._values.append((step, value))
+        self._held.add(value)
         if len(self._values) == _LEVEL_ROWS:
             self._follow(step, _median([reward for _, reward in self._values]), smallest)
         if z is not None:
@@ -111,6 +142,18 @@ class RewardTrend:
     def is_down(self) -> bool:
         """Whether the latest level is far below the best."""
         return self._num_down > 0
+
+    @property
+    def is_far_below_held(self) -> bool:
+        """Whether the level of 20 rows is also far below the best level of 20 rows.
+
+        True while no level of 20 rows is known.
+        """
+        best = self._held.best
+        if best is None:
+            return True
+        lost, gained = best - self._held.level, best - _median(self._starts)
+        return lost >= HELD_CHANGES * self._change and lost > DRAWDOWN_SHARE * gained
 
     @property
     def fell_step(self) -> int | None:
@@ -135,6 +178,7 @@ class RewardTrend:
         self._best = max((level for _, level in self._levels), default=None)
         self._num_down = 0
         self._fall_step = None
+        self._held = LatestMedian([value for _, value in self._values])
 
     def save(self) -> SavedRewardTrend:
         return SavedRewardTrend(
@@ -149,6 +193,8 @@ class RewardTrend:
             best=self._best,
             num_down=self._num_down,
             fall_step=self._fall_step,
+            held_values=tuple(self._held.values),
+            best_held=self._held.best,
         )
 
     def resume(self, saved: SavedRewardTrend) -> None:
@@ -162,6 +208,7 @@ class RewardTrend:
         self._starts = list(saved.starts)
         self._best = saved.best
         self._num_down, self._fall_step = saved.num_down, saved.fall_step
+        self._held = LatestMedian(saved.held_values, saved.best_held)
 
     def _add_change(self, change: float) -> None:
         changes, ordered = self._changes, self._ordered_changes
@@ -172,7 +219,7 @@ class RewardTrend:
 
     def _follow(self, step: int, level: float, smallest: float) -> None:
         floor = max(_SCALE_FLOOR, _RELATIVE_FLOOR * abs(self._best or 0.0)) / 3
-        change = max(_typical(self._ordered_changes), floor, smallest)
+        change = self._change = max(_typical(self._ordered_changes), floor, smallest)
         self._levels.append((step, level))
         self._best = level if self._best is None else max(self._best, level)
         lost = self._best - level

@@ -169,3 +169,15 @@ def test_loaded_it_goes_on_as_before(rows, later):
         followed(later, each, first=len(rows))
     assert repr(loaded.save()) == repr(trend.save())
     assert (is_improving(loaded), loaded.fall_step) == (is_improving(trend), trend.fall_step)
+
+
+def test_a_best_level_of_a_few_lucky_rows_is_no_level_that_was_held():
+    steady = [10.0, 14.0] * 20
+    lucky = [*steady, 60.0, 60.0, 60.0, *steady]
+    assert not of_values(lucky).is_far_below_held
+    assert of_values([*[0.0] * 5, *[60.0, 64.0] * 15, *steady]).is_far_below_held
+
+
+def test_the_held_level_is_unknown_before_twenty_rows():
+    assert of_values([1.0] * 19).is_far_below_held
+    assert not of_values([1.0] * 20).is_far_below_held
