@@ -22,6 +22,11 @@ GRAMMAR = {
     "starved_learner": "starved_learner[:STEP]",
     "slow_weight_sync": "slow_weight_sync:SECONDS[:STEP]",
     "leak": "leak:MIB_PER_STEP[:STEP]",
+    # faults of the training itself, as those of the demo
+    "divergence": "divergence[:STEP]",
+    "entropy_collapse": "entropy_collapse[:STEP]",
+    "length_explosion": "length_explosion[:STEP]",
+    "nan": "nan[:STEP]",
 }
 # The faulty component, named as in a verdict.
 COMPONENTS = {
@@ -34,6 +39,10 @@ COMPONENTS = {
     "starved_learner": "orchestrator concurrency",
     "slow_weight_sync": "weight transfer to rollout replica 1",
     "leak": "orchestrator memory",
+    "divergence": "trainer",
+    "entropy_collapse": "trainer",
+    "length_explosion": "trainer",
+    "nan": "trainer",
 }
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dfx_agent.shim as dfx
 from dfx_agent.commands.demo import grpo, task
+from dfx_agent.commands.demo.fault_plan import FaultPlan
 from dfx_agent.commands.demo.faults import Fault
 from dfx_agent.commands.demo.model import TinyTransformer
 from dfx_agent.commands.demo.sampling import Responses, response_logprobs
@@ -136,6 +137,7 @@ class Learner:
     ) -> None:
         self._rank = dist.get_rank()
         self._orchestrator, self._faults, self._truth = orchestrator, faults, truth
+        self._plan = FaultPlan(faults, self._rank, dist.get_world_size())
         torch.manual_seed(options.seed)
         self._policy = TinyTransformer(task.VOCABULARY_SIZE, CONTEXT_LENGTH)
         self._reference = copy.deepcopy(self._policy).requires_grad_(requires_grad=False)
@@ -153,6 +155,7 @@ class Learner:
     def _run_step(self, step: int) -> None:
         begin_seconds = time.perf_counter()
         dfx.set_step(step)
+        self._plan.begin_step(step)
         self._seconds = {}
         batch = self._next_batch(step)
         metrics = StepMetrics()
@@ -173,10 +176,19 @@ class Learner:
         self._be_late(step)
         self._meet("initial_barrier_wait_seconds")
         with self._timed("replay_batch_wait_seconds"), dfx.wait("replay_batch"):
-            batch = packing.result()
+            batch = self._shaped(packing.result())
         dfx.ledger("collector", batch.columns())
         with self._timed("h2d_seconds"), dfx.stage("h2d"):
             return batch.copied()
+
+    def _shaped(self, batch: Batch) -> Batch:
+        """The batch with the rewards that the faults want, and their advantages."""
+        lengths = batch.responses.lengths
+        rewards = self._plan.shaped_rewards(batch.rewards, lengths, MAX_RESPONSE_LENGTH)
+        if rewards is batch.rewards:
+            return batch
+        advantages = grpo.group_advantages(rewards, GROUP_SIZE)
+        return replace(batch, rewards=rewards, advantages=advantages)
 
     def _be_late(self, step: int) -> None:
         for fault in due(self._faults, "slow_barrier", step):
@@ -199,6 +211,8 @@ class Learner:
         return reference
 
     def _train(self, batch: Batch, reference: Tensor, metrics: StepMetrics) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._plan.learning_rate(self._learning_rate)
         orders = [torch.randperm(len(batch.prompts)) for _ in range(NUM_EPOCHS)]
         for rows in [part for order in orders for part in order.tensor_split(NUM_MINI_BATCHES)]:
             with dfx.stage("forward"):
@@ -233,7 +247,8 @@ class Learner:
         for position, tokens in by_position(mask):
             metrics.mean(f"{_MISMATCH}/position/{position}", mismatch[tokens])
         losses = terms.policy_loss + REFERENCE_KL_COEF * terms.reference_kl
-        return losses[mask].mean()
+        losses = losses + self._plan.entropy_penalty() * entropy
+        return losses[mask].mean() * self._plan.loss_scale()
 
     def _publish(self, step: int) -> dict[str, float]:
         """Publish the weights on rank 0 while other ranks wait; returns the metrics of the sync."""
@@ -263,7 +278,7 @@ class Learner:
         metrics.spread("response_length", lengths)
         metrics.mean("response_length/clip_ratio", lengths >= MAX_RESPONSE_LENGTH)
         metrics.total("perf/total_num_tokens", prompt_lengths + lengths)
-        metrics.mean("actor/lr", self._learning_rate)
+        metrics.mean("actor/lr", self._plan.learning_rate(self._learning_rate))
         metrics.largest("fully_async/total_wait_time", self._seconds[WAIT_FOR_SAMPLES])
         metrics.largest("timing_s/step", self._seconds["step_seconds"])
         metrics.largest("timing_s/ref", self._seconds["reference_seconds"])

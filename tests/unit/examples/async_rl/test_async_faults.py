@@ -19,6 +19,7 @@ from examples.async_rl.faults import COMPONENTS, GRAMMAR, component, due, parse
         ("starved_learner", Fault("starved_learner")),
         ("slow_weight_sync:2", Fault("slow_weight_sync", seconds=2.0)),
         ("leak:8:2", Fault("leak", mib_per_step=8.0, step=2)),
+        ("nan:7", Fault("nan", step=7)),
     ],
 )
 def test_parse(spec, expected):
