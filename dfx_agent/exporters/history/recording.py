@@ -20,6 +20,7 @@ from dfx_agent.snapshot import AgentRow, Alerts, RunRow, Snapshot, StepRow
 
 EVERY_SECONDS = 5.0
 STOP_SECONDS = 10.0
+_FIRST_SECONDS = 1.0  # what a short job was started with can only be read while it lives
 _CLEAN_UP_SECONDS = 600.0
 # the rest of the disk belongs to the job's checkpoints
 LEAST_FREE_BYTES = 256 << 20
@@ -83,8 +84,10 @@ class HistoryThread:
         return None if file is None else file.path
 
     def _loop(self) -> None:
-        while not self._stop.wait(EVERY_SECONDS):
+        pause_seconds = _FIRST_SECONDS
+        while not self._stop.wait(pause_seconds):
             self._guarded_write()
+            pause_seconds = EVERY_SECONDS
         self._guarded_write()
         for run in list(self._files):
             self._close(run)
@@ -131,12 +134,16 @@ class HistoryThread:
         if file is None:
             mode = folder.journal_mode(self.directory)
             file = self._files[row.run] = RunFile.open_for(self.directory, row, mode)
+            if file.is_ended and has_ended(row):  # the agent that saw it run has concluded it
+                self._finish(row)
+                return
         try:
             steps = self._source.closed_steps(row.run, None)
             scalars = self._source.step_scalars(row.run, file.first_open_scalars)
             file.begin()
             if is_new:
                 file.write_agent(agent)
+            if not file.has_config:
                 file.write_facts(self._describe(row, agent))
             num_steps = file.write_steps(steps, row.attempt)
             file.write_scalars(scalars)
@@ -150,8 +157,11 @@ class HistoryThread:
             self._abandon(row.run)
             raise
         if has_ended(row) and row.ending and not (num_steps or has_changed):
-            self._close(row.run, is_complete=True)
-            self._ended_before.add((row.run, row.begin_seconds))
+            self._finish(row)
+
+    def _finish(self, row: RunRow) -> None:
+        self._close(row.run, is_complete=True)
+        self._ended_before.add((row.run, row.begin_seconds))
 
     def _abandon(self, run: str) -> None:
         """What was not committed is not stored; the next write opens the file again."""

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dfx_agent.exporters.history import blocks, folder, schema
@@ -49,7 +50,7 @@ class RunFile:
         self._conclusion: tuple[object, ...] | None = None
         self._written_ranks: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._open_incidents: frozenset[str] = frozenset()
-        self._has_seen_alerts = False
+        self._has_seen_alerts = self.has_config = self.is_ended = False
         self._resume()
 
     @classmethod
@@ -75,8 +76,8 @@ class RunFile:
         for number, ranks, columns in query("SELECT id, ranks, columns FROM schemas"):
             found = Schema(tuple(json.loads(ranks)), tuple(json.loads(columns)))
             self._schemas[found] = number
-        for (missed,) in query("SELECT num_missed_steps FROM run"):
-            self.num_missed_steps = missed
+        for missed, ending in query("SELECT num_missed_steps, ending FROM run"):
+            self.num_missed_steps, self.is_ended = missed, bool(ending)
 
     def begin(self) -> None:
         """Start to write: all that follows is stored by ``commit``, or nothing of it."""
@@ -86,9 +87,13 @@ class RunFile:
         self._connection.execute("COMMIT")
 
     def close(self, *, is_complete: bool) -> None:
-        """``is_complete``: the run has ended, so its file becomes one that can be copied."""
+        """``is_complete``: the run has ended, so its file becomes one that can be copied.
+
+        While another process reads it, it stays as it is, which loses nothing.
+        """
         if is_complete:
-            self._connection.execute("PRAGMA journal_mode=DELETE")
+            with suppress(sqlite3.OperationalError):
+                self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
 
     def write_agent(self, agent: AgentRow) -> None:
@@ -96,9 +101,10 @@ class RunFile:
         self._put("agents", row)
 
     def write_facts(self, facts: Iterable[Fact]) -> None:
-        """The facts of this start of the agent; a fact of the same key is replaced."""
+        """``has_config`` is true from now on if the job itself could be read."""
         for fact in facts:
             self._put("facts", (fact.kind, fact.node, fact.key, fact.value))
+            self.has_config = self.has_config or fact.kind == "config"
 
     def write_run(self, run: RunRow, now_seconds: float) -> bool:
         """The run, its ranks, verdicts and incidents. Returns whether anything had changed."""

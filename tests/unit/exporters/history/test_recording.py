@@ -249,6 +249,31 @@ def test_an_ended_run_is_one_file_that_can_be_copied(job, new_writer, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_the_conclusion_about_an_ended_run_is_not_replaced_by_a_later_agent(
+    job, new_writer, stored
+):
+    """A later agent finds some files of dead processes, and judges a part of the run."""
+    job.end()
+    new_writer().write()
+    job.set_run(incidents=(INCIDENT,), ending="The run ended at an unknown time.")
+    new_writer().write()
+    run = stored()
+    assert (run.incidents, run.ending) == ((), "The run ended at 12:00:00.")
+    assert run.num_agent_starts == 1
+
+
+def test_what_a_job_was_started_with_is_read_as_soon_as_it_can_be(job, new_writer, stored):
+    facts = []
+    writer = new_writer()
+    writer._describe = lambda _run, _agent: facts
+    writer.write()
+    facts.append(Fact("config", "", "--lr", "0.1"))
+    writer.write()
+    facts[0] = Fact("config", "", "--lr", "other")
+    writer.write()
+    assert Fact("config", "", "--lr", "0.1") in stored_run.facts_of(stored().path)
+
+
 def test_a_run_without_an_end_says_so(job, new_writer, stored):
     new_writer().write()
     run = stored()

@@ -1,0 +1,104 @@
+"""A serving agent answers about stored runs, and its scalars have the steps of earlier agents."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from stored_scene import BEGIN, STRAGGLER, steps, store
+
+from dfx_agent.agent.config import Config
+from dfx_agent.base.errors import ConfigError
+from dfx_agent.commands.serve.stored_history import SourceWithHistory, StoredHistory
+from dfx_agent.snapshot import AgentRow, RunRow, ScalarHistory, Snapshot
+
+AGENT = AgentRow("0.1", 1, "n", BEGIN, 1, 0.0, 1, 5, 0, 0, 0, None, ())
+
+
+class LiveAgent:
+    """An agent that has read steps 3 and later of a run."""
+
+    def snapshot(self):
+        return Snapshot(1.0, AGENT, (RunRow("nightly", "verl", 0, 1.0, (), (), ()),))
+
+    def scalar_history(self, run, keys):
+        if run != "nightly":
+            raise KeyError(run)
+        rows = [
+            ScalarHistory("reward", None, "", (3, 4), (0.75, 1.0)),
+            ScalarHistory("new", None, "", (4,), (1.0,)),
+        ]
+        return (row for row in rows if not keys or row.key in keys)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    rewards = {step: {"reward": step / 4} for step in range(1, 5)}
+    return store(tmp_path, "nightly", rows=steps(), incidents=[STRAGGLER], scalars=rewards)
+
+
+def client_of(directory):
+    """A function from a path to its answer."""
+    config = Config("/unused", history_directory=directory)
+    history = StoredHistory(config, LiveAgent(), list, print)
+    transport = httpx.ASGITransport(Starlette(routes=history.routes()))
+
+    async def get(path):
+        async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
+            return await client.get(path)
+
+    return lambda path: asyncio.run(get(path))
+
+
+def test_stored_runs_are_listed_and_served_by_name_and_id(stored, tmp_path):
+    get = client_of(str(tmp_path))
+    (row,) = get("/api/v1/history").json()
+    assert (row["run"], row["state"], row["num_steps"]) == ("nightly", "found", 40)
+    for name in ("nightly", row["id"]):
+        found = get(f"/api/v1/history/{name}").json()
+        assert found["incidents"][0]["sentence"] == "Rank 1 delays the others."
+
+
+def test_a_path_is_no_name_of_a_run(stored, tmp_path):
+    get = client_of(str(tmp_path / "elsewhere"))
+    for name in (stored, stored.lstrip("/"), "nightly", "../" + stored.rpartition("/")[2]):
+        answer = get(f"/api/v1/history/{name}")
+        assert answer.status_code == 404, name
+        assert "sqlite" not in answer.text.replace(name, "")
+
+
+def test_without_history_the_list_is_empty():
+    assert client_of("off")("/api/v1/history").json() == []
+
+
+def test_a_folder_in_memory_is_a_wrong_setting():
+    with pytest.raises(ConfigError, match="in memory"):
+        client_of("/dev/shm/x")
+
+
+def test_scalars_have_the_steps_of_the_earlier_agent_once(stored):
+    source = SourceWithHistory(LiveAgent(), lambda _run: stored)
+    reward, new = source.scalar_history("nightly", ())
+    assert (reward.steps, reward.values) == ((1, 2, 3, 4), (0.25, 0.5, 0.75, 1.0))
+    assert new.steps == (4,)
+
+
+def test_scalars_without_a_file_are_those_of_the_agent(stored):
+    source = SourceWithHistory(LiveAgent(), lambda _run: None)
+    (reward,) = source.scalar_history("nightly", ["reward"])
+    assert reward.steps == (3, 4)
+
+
+def test_scalars_of_a_file_that_cannot_be_read_are_those_of_the_agent(tmp_path):
+    path = tmp_path / "x.sqlite"
+    path.write_bytes(b"nonsense" * 100)
+    source = SourceWithHistory(LiveAgent(), lambda _run: str(path))
+    assert [row.steps for row in source.scalar_history("nightly", ())] == [(3, 4), (4,)]
+
+
+def test_an_unknown_run_is_known_to_be_unknown_at_once(stored):
+    source = SourceWithHistory(LiveAgent(), lambda _run: stored)
+    with pytest.raises(KeyError):
+        source.scalar_history("other", ())
