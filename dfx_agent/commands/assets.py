@@ -69,14 +69,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def _settings(pairs: list[str]) -> dict[str, str]:
     """KEY=VALUE texts as a mapping; UsageError without a "=", ConfigError for an unknown KEY."""
-    known = [*thresholds(), *_LINKS]
+    keys = [*thresholds(), *_LINKS]
     found = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign:
             raise UsageError(f"--set {pair}: write KEY=VALUE")
-        if key not in known:
-            near = get_close_matches(key, known, n=3, cutoff=0.3) or known[:3]
+        if key not in keys:
+            near = get_close_matches(key, keys, n=3, cutoff=0.3) or keys[:3]
             raise ConfigError(
                 f"--set {key}: unknown key; nearest are {', '.join(near)} (all: --list)"
             )

@@ -22,7 +22,6 @@ TEXT_SUFFIXES = {".md", ".yaml", ".yml", ".js", ".css", ".html", ".toml", ".sh"}
 
 # folders and files with private words; delete the line of a folder once it is clean
 NOT_YET: set[str] = {
-    "dfx_agent/commands",
     "examples/async_rl",
     "dfx_agent/web/static",
 }

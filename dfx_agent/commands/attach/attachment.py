@@ -122,7 +122,7 @@ class Place:
     def bring_guest(
         self,
         process: HostProcess,
-        known: Mapping[str, str],
+        variables: Mapping[str, str],
         *,
         method: str,
         grace_seconds: float,
@@ -137,7 +137,7 @@ class Place:
             self.inside,
             self.seen,
             version=__version__,
-            identity_fields=known,
+            identity_fields=variables,
             grace_seconds=grace_seconds,
             max_overhead_ratio=max_overhead_ratio,
             is_compiled=runs_our_interpreter(process.pid),

@@ -21,7 +21,7 @@ from dfx_agent.commands.attach.attachment import (
     wait_until_left,
 )
 from dfx_agent.commands.serve.options import budget_of
-from dfx_agent.commands.serve.shutdown import told_to_end
+from dfx_agent.commands.serve.shutdown import wait_for_signal
 from dfx_agent.shim.attached import is_agent_present
 
 # each process is attached by a helper process of its own
@@ -103,8 +103,8 @@ class JobGuests:
     def _present(self, member: Member, guest: Guest) -> str:
         """What is said of a guest that was there before; its budget becomes ours."""
         if guest.note is None:
-            kept = ": its budget stays as it was started" if self._budget else ""
-            return f"is observed already, by a guest of its own{kept}"
+            note = ": its budget stays as it was started" if self._budget else ""
+            return f"is observed already, by a guest of its own{note}"
         text = f"has its guest already, since {guest.since}"
         before = guest.max_overhead_ratio
         if self._budget in {None, before}:
@@ -116,19 +116,19 @@ class JobGuests:
         return f"{text}, budget now {_percent(self._budget)} instead of {_percent(before)}"
 
     def _bring(self, member: Member) -> tuple[Guest, str]:
-        known = {"run": self._run, "role": member.role}
+        variables = {"run": self._run, "role": member.role}
         return self._place.bring_guest(
             member.process,
-            {name: value for name, value in known.items() if value},
+            {name: value for name, value in variables.items() if value},
             method=self._args.method,
             grace_seconds=self._args.grace_seconds,
             max_overhead_ratio=self._budget,
             helpers=self._helpers,
-            on_waiting=lambda text: self._tell_waiting(member, text),
+            on_waiting=lambda text: self._report_waiting(member, text),
         )
 
     @staticmethod
-    def _tell_waiting(member: Member, text: str) -> None:
+    def _report_waiting(member: Member, text: str) -> None:
         if is_ending():
             raise AttachError("waiting", "given up", "nothing was changed")
         say(f"{member}: {text}")
@@ -198,7 +198,7 @@ def _percent(ratio: float | None) -> str:
 
 def pause(seconds: float) -> bool:
     """Sleep; True if a signal asks us to end. Signals are blocked."""
-    return told_to_end(_ENDING, seconds)
+    return wait_for_signal(_ENDING, seconds)
 
 
 def is_ending() -> bool:

@@ -76,7 +76,7 @@ class _Watch:
         self._with_stack: set[Member] = set()
         self._logs = _Logs(run, directory, say)
         self._next_search = 0.0
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     @property
     def with_stack(self) -> list[OutsideProcess]:
@@ -115,8 +115,8 @@ class _Watch:
             self._say_once("no log of the job is found yet; name one: dfx-agent watch FILE")
 
     def _say_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             self._say(line)
 
 

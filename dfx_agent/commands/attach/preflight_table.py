@@ -25,34 +25,36 @@ def print_table(members: Iterable[Member], method: str) -> int:
     can_any = method == passive.METHOD
     for member in members:
         check = preflight.check(member.pid)
-        taken = _taken(check, method)
-        can_any = can_any or taken is not None
+        route_name = _route_name(check, method)
+        can_any = can_any or route_name is not None
         seen, remedy = sees(passive.find_logs(member.process))
         process = str(member)
-        for row in (*_rows(check, taken, method), ("yes", passive.METHOD, seen, remedy)):
+        for row in (*_rows(check, route_name, method), ("yes", passive.METHOD, seen, remedy)):
             table.add_row(process, check.python or "-", *row)
             process = ""
     Console(markup=False).print(table)
     return 0 if can_any else AttachError.exit_code
 
 
-def _taken(check: Preflight, method: str) -> str | None:
+def _route_name(check: Preflight, method: str) -> str | None:
     try:
         return None if method == passive.METHOD else check.route(method)
     except AttachError:
         return None
 
 
-def _rows(check: Preflight, taken: str | None, method: str) -> Iterable[tuple[str, str, str, str]]:
+def _rows(
+    check: Preflight, route_name: str | None, method: str
+) -> Iterable[tuple[str, str, str, str]]:
     if method == passive.METHOD:
         return
-    if taken is not None:
-        yield "yes", taken, "", ""
+    if route_name is not None:
+        yield "yes", route_name, "", ""
         return
-    said: set[str] = set()
+    reasons: set[str] = set()
     for route in check.routes:
-        if not route.works and route.reason not in said:
-            said.add(route.reason)
+        if not route.works and route.reason not in reasons:
+            reasons.add(route.reason)
             yield "no", _names(check.routes, route.reason), route.reason, route.remedy
 
 

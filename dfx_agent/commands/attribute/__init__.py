@@ -124,12 +124,18 @@ def _print(found: Attribution) -> None:
     table.add_column("BY", overflow="fold")
     for cost in found.phases:
         late = [cost.seconds, cost.late_seconds, cost.longest_late_seconds]
-        cells = [cost.name, *map(_told, late)]
+        cells = [cost.name, *map(_duration_text, late)]
         if found.num_tasks:
             mean = cost.wake_delay_seconds / max(1, cost.num_late_wakes)
-            cells += [f"{cost.num_late_wakes}", _told(mean), _told(cost.longest_wake_seconds)]
+            cells += [
+                f"{cost.num_late_wakes}",
+                _duration_text(mean),
+                _duration_text(cost.longest_wake_seconds),
+            ]
         by = [held for held in cost.held_by if held.seconds >= _LEAST_SHARE * cost.late_seconds]
-        table.add_row(*cells, "; ".join(f"{_told(held.seconds)} {held.name}" for held in by))
+        table.add_row(
+            *cells, "; ".join(f"{_duration_text(held.seconds)} {held.name}" for held in by)
+        )
     Console(markup=False, highlight=False, width=_width()).print(table)
     if found.num_tasks:
         print(f"{found.num_tasks} tasks of synthetic traffic were woken {found.num_wakes} times")
@@ -140,7 +146,7 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() else 200
 
 
-def _told(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if not seconds:
         return "-"
     return f"{seconds:.3f} s" if seconds < 10 else seconds_text(seconds)

@@ -108,8 +108,8 @@ async def _watched(boundary: Boundary, num_tasks: int, outcome: Outcome) -> None
     finally:
         await asyncio.sleep(0.01)  # what is late comes
         outcome.end_ns = time.monotonic_ns()
-        for each in (lookout, heartbeat, traffic):
-            each.stop()
+        for watcher in (lookout, heartbeat, traffic):
+            watcher.stop()
         outcome.num_beats, outcome.late_beats = heartbeat.num_beats, heartbeat.late
         outcome.num_wakes, outcome.late_wakes = traffic.num_wakes, traffic.late
         outcome.held = lookout.held
@@ -124,17 +124,17 @@ class Boundary:
 
     def __init__(self, script: str, function: str, given: Any) -> None:
         self.name = function
-        self._args, self._known = _arguments(given)
+        self._args, self._kwargs = _arguments(given)
         self._function = _found(_module(script), script, function)
 
     async def run(self) -> None:
         """Every phase once. Exceptions of the script pass through."""
         function = self._function
         if not callable(function):
-            await self._phases(_pairs(function), self._args, self._known)
+            await self._phases(_pairs(function), self._args, self._kwargs)
             return
         with stage(self.name):
-            given = function(*self._args, **self._known)
+            given = function(*self._args, **self._kwargs)
             if inspect.isawaitable(given):
                 given = await given
         if inspect.isgenerator(given):
@@ -144,21 +144,21 @@ class Boundary:
         elif _are_pairs(given):
             await self._phases(_pairs(given), (), {})
 
-    async def _phases(self, phases: Iterator[Any], args: Any, known: Mapping[str, Any]) -> None:
+    async def _phases(self, phases: Iterator[Any], args: Any, kwargs: Mapping[str, Any]) -> None:
         while True:
             with stage(self.name):  # what a generator does between two phases
-                each = next(phases, _END)
-            if each is _END:
+                phase = next(phases, _END)
+            if phase is _END:
                 return
-            await _alone(each, args, known)
+            await _alone(phase, args, kwargs)
 
     async def _async_phases(self, phases: AsyncIterator[Any]) -> None:
         while True:
             with stage(self.name):
-                each = await anext(phases, _END)
-            if each is _END:
+                phase = await anext(phases, _END)
+            if phase is _END:
                 return
-            await _alone(each, (), {})
+            await _alone(phase, (), {})
 
 
 def own_code() -> set[CodeType]:
@@ -167,11 +167,11 @@ def own_code() -> set[CodeType]:
     return {function.__code__ for function in ours}
 
 
-async def _alone(phase: Any, args: Any, known: Mapping[str, Any]) -> None:
+async def _alone(phase: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
     name, function = _pair(phase)
     await asyncio.sleep(_PAUSE_SECONDS)
     with stage(name):
-        given = function(*args, **known)
+        given = function(*args, **kwargs)
         if inspect.isawaitable(given):
             await given
     await asyncio.sleep(0)  # let the loop say how late it is before anything else runs
@@ -214,7 +214,7 @@ def _are_pairs(given: Any) -> bool:
         given = list(given.items())
     if not isinstance(given, (list, tuple)) or not given:
         return False
-    return all(_is_pair(each) for each in given)
+    return all(_is_pair(pair) for pair in given)
 
 
 def _is_pair(given: Any) -> bool:

@@ -39,7 +39,7 @@ class FaultPlan:
     def begin_step(self, step: int) -> None:
         """Remember the step and leak what is due; every byte is written, so it is resident."""
         self.step = step
-        for fault in self._of("host_leak"):
+        for fault in self._of_kind("host_leak"):
             self._leaked.append(bytearray(b"\x01") * int(fault.mib_per_step * 2**20))
 
     def enter(self, stage: str) -> None:
@@ -59,19 +59,19 @@ class FaultPlan:
         if stage == "actor_update":  # the stages inside it have been slowed already
             return
         busy_seconds = time.thread_time() - begin_seconds
-        for fault in self._of("straggler"):
+        for fault in self._of_kind("straggler"):
             if fault.rank == self.rank:
                 _burn((fault.factor - 1) * busy_seconds)
 
     def num_prompts(self, prompts_per_rank: int) -> int:
         """Half as many prompts on the first rank, one and a half times as many on the last."""
-        if not self._of("tokens_imbalance"):
+        if not self._of_kind("tokens_imbalance"):
             return prompts_per_rank
         return max(1, round(prompts_per_rank * (0.5 + self.rank / (self.world_size - 1))))
 
     def aborted(self, num_samples: int, generator: torch.Generator) -> Tensor:
         """True (num_samples,) for the responses that the rollout engine gives up."""
-        ratio = max((fault.ratio for fault in self._of("rollout_abort")), default=0.0)
+        ratio = max((fault.ratio for fault in self._of_kind("rollout_abort")), default=0.0)
         return torch.rand(num_samples, generator=generator) < ratio
 
     def shaped_rewards(self, scores: Tensor, num_tokens: Tensor, max_tokens: int) -> Tensor:
@@ -97,11 +97,11 @@ class FaultPlan:
         """What the loss is multiplied with: 1, or NaN."""
         return float("nan") if self._due("nan") else 1.0
 
-    def _of(self, kind: str) -> list[Fault]:
+    def _of_kind(self, kind: str) -> list[Fault]:
         return [fault for fault in self.faults if fault.kind == kind]
 
     def _due(self, kind: str) -> list[Fault]:
-        return [fault for fault in self._of(kind) if self.step >= fault.step]
+        return [fault for fault in self._of_kind(kind) if self.step >= fault.step]
 
 
 def _burn(busy_seconds: float) -> None:

@@ -91,7 +91,7 @@ def _settings(options: argparse.Namespace, checkpoint_folder: Path) -> Settings:
         checkpoint_every=options.checkpoint_every,
         validate_every=options.validate_every,
         checkpoint_folder=checkpoint_folder,
-        is_brief=options.brief,
+        is_short=options.brief,
     )
 
 

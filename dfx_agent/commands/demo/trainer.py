@@ -48,7 +48,7 @@ TIMERS = {
 class Settings:
     """What the command line can change; ``*_every`` count steps, 0 is never.
 
-    ``is_brief``: a short line for each step instead of all metrics as verl's console logger.
+    ``is_short``: a short line for each step instead of all metrics as verl's console logger.
     """
 
     seed: int
@@ -59,7 +59,7 @@ class Settings:
     checkpoint_every: int
     validate_every: int
     checkpoint_folder: Path
-    is_brief: bool = False
+    is_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class Trainer:
             metrics["perf/throughput"] = num_tokens / step_seconds / self._world_size
             metrics["training/global_step"] = step
             dfx.scalars(metrics, step=step)
-            if self._settings.is_brief:
+            if self._settings.is_short:
                 line = short_line(step, self._settings.num_steps, metrics, TIMERS)
             else:
                 line = console_line(step, metrics)

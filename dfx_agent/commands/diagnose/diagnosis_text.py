@@ -43,12 +43,12 @@ PATH = "/api/v1/diagnosis"
 EXIT_CODE_HEADER, PIDS_HEADER = "Dfx-Exit-Code", "Dfx-Pids"
 
 _WIDTH = 100
-_HOLDERS_TOLD, _PHASES_TOLD, _STAGES_TOLD, _PAST_TOLD = 5, 12, 6, 8
+_NUM_HOLDERS, _NUM_PHASES, _NUM_STAGES, _NUM_PAST = 5, 12, 6, 8
 _LEAST_LATE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class ToldLoop:
+class DiagnosedLoop:
     """The event loop of one process."""
 
     role: str
@@ -57,7 +57,7 @@ class ToldLoop:
 
 
 @dataclass(frozen=True)
-class ToldRun:
+class DiagnosedRun:
     """What is said of one run."""
 
     run: str
@@ -66,7 +66,7 @@ class ToldRun:
     verdicts: tuple[Verdict, ...]
     engine_notes: tuple[EngineNote, ...]
     bottleneck: Bottleneck | None = None
-    event_loops: tuple[ToldLoop, ...] = ()
+    event_loops: tuple[DiagnosedLoop, ...] = ()
     past_incidents: tuple[Incident, ...] = ()
     ending: str = ""
 
@@ -77,7 +77,7 @@ class Diagnosis:
 
     source: str
     blind: Blindness | None
-    runs: tuple[ToldRun, ...]
+    runs: tuple[DiagnosedRun, ...]
     finished: tuple[RunVerdicts, ...] = ()
 
 
@@ -85,8 +85,8 @@ DOCUMENT = Document[Diagnosis](Diagnosis)
 
 
 def diagnosis(seen: Observed, run: str | None) -> Diagnosis:
-    told = (
-        ToldRun(
+    runs = (
+        DiagnosedRun(
             run=row.run,
             standing=row.standing,
             incidents=row.incidents,
@@ -99,12 +99,12 @@ def diagnosis(seen: Observed, run: str | None) -> Diagnosis:
         )
         for row in seen.runs
     )
-    return Diagnosis(seen.source, _blind(seen, run), tuple(told), seen.finished)
+    return Diagnosis(seen.source, _blind(seen, run), tuple(runs), seen.finished)
 
 
-def _loops(run: RunRow) -> tuple[ToldLoop, ...]:
-    told = ((rank.role, rank.rank, rank.event_loop) for rank in run.ranks)
-    return tuple(ToldLoop(role, rank, loop) for role, rank, loop in told if loop is not None)
+def _loops(run: RunRow) -> tuple[DiagnosedLoop, ...]:
+    loops = ((rank.role, rank.rank, rank.event_loop) for rank in run.ranks)
+    return tuple(DiagnosedLoop(role, rank, loop) for role, rank, loop in loops if loop is not None)
 
 
 def exit_code(seen: Observed, run: str | None) -> int:
@@ -146,7 +146,7 @@ def _lines(seen: Observed, blind: Blindness | None) -> Iterator[str]:
 def _nobody_lines(seen: Observed) -> Iterator[str]:
     """Nothing runs: what is known of runs that have ended."""
     if not seen.is_of_hub and not seen.finished:
-        yield from _last_kept_lines(seen.directory)
+        yield from _last_finding_lines(seen.directory)
     for run in seen.finished:
         yield f"run {run.run}, which has ended:"
         yield _filled(f"  {run.standing.state}: {run.standing.reason}")
@@ -156,7 +156,7 @@ def _nobody_lines(seen: Observed) -> Iterator[str]:
 
 def _past_lines(run: RunRow | RunVerdicts) -> Iterator[str]:
     """Incidents that are over, but for the one that the state of the run already says."""
-    for incident in run.past_incidents[:_PAST_TOLD]:
+    for incident in run.past_incidents[:_NUM_PAST]:
         if not run.standing.reason.startswith(incident.sentence):
             yield _filled(f"  earlier: {incident.sentence}")
 
@@ -175,17 +175,17 @@ def _run_lines(seen: Observed, run: RunRow) -> Iterator[str]:
         yield _filled(f"  {run.part} {_whole_job(seen)}")
     if run.step_origin:
         yield _filled(f"  {run.step_origin}")
-    keeps = not seen.is_of_hub
-    if not num_live + num_unknown and run.standing.state != "found" and keeps:
+    has_own_findings = not seen.is_of_hub
+    if not num_live + num_unknown and run.standing.state != "found" and has_own_findings:
         # an agent that saw the end knew more than what is left
-        yield from _last_kept_lines(seen.directory, run.run)
+        yield from _last_finding_lines(seen.directory, run.run)
     yield from _standing_lines(run)
     yield from _bottleneck_lines(run)
     yield from _engines_lines(run)
     for verdict in run.verdicts:
         yield from _verdict_lines(verdict)
-        if verdict.state == "found" and keeps:
-            yield from _kept_lines(seen.directory, run.run, verdict.kind)
+        if verdict.state == "found" and has_own_findings:
+            yield from _finding_lines(seen.directory, run.run, verdict.kind)
     for rank in run.ranks:
         yield from _loop_lines(rank)
         yield from _heap_lines(run, rank)
@@ -275,11 +275,11 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
 
 def _heap_lines(run: RunRow, rank: RankRow) -> Iterator[str]:
     """Lines for a heap in which glibc retains much memory, unless a verdict has reported it."""
-    memory, told = rank.host_memory, [v for v in run.verdicts if v.kind == "memory"]
+    memory, verdicts = rank.host_memory, [v for v in run.verdicts if v.kind == "memory"]
     if memory is None or memory.heap is None:
         return
     text = heap_text(memory.heap, memory.anonymous_bytes)
-    if text and not any(v.role == rank.role and rank.rank in v.ranks for v in told):
+    if text and not any(v.role == rank.role and rank.rank in v.ranks for v in verdicts):
         yield _filled(f"  memory of {rank.role} {rank.rank}: {text}")
 
 
@@ -289,13 +289,13 @@ def _devices_lines(run: RunRow) -> Iterator[str]:
         if not rank.device_stages:
             continue
         names = ", ".join(map(device_text, rank.device_names))
-        told = "; ".join(filter(None, map(stage_text, _longest(rank.device_stages))))
-        yield _filled(f"  devices of {rank.role} {rank.rank} ({names}): {told}")
+        stages = "; ".join(filter(None, map(stage_text, _longest(rank.device_stages))))
+        yield _filled(f"  devices of {rank.role} {rank.rank} ({names}): {stages}")
 
 
 def _longest(stages: Sequence[StageDevice]) -> list[StageDevice]:
     """In their order."""
-    longest = sorted(stages, key=lambda stage: -stage.seconds)[:_STAGES_TOLD]
+    longest = sorted(stages, key=lambda stage: -stage.seconds)[:_NUM_STAGES]
     return [stage for stage in stages if stage in longest]
 
 
@@ -304,10 +304,10 @@ def _loop_lines(rank: RankRow) -> Iterator[str]:
     loop = rank.event_loop
     if loop is None or not loop.holders:
         return
-    late, of = seconds_text(loop.late_seconds), seconds_text(loop.window_seconds)
-    head = f"  event loop of {rank.role} {rank.rank}: late for {late} of the last {of}"
+    late, window = seconds_text(loop.late_seconds), seconds_text(loop.window_seconds)
+    head = f"  event loop of {rank.role} {rank.rank}: late for {late} of the last {window}"
     yield _filled(f"{head}, 1 % of the time by {seconds_text(loop.window.p99_seconds)} or more")
-    for held in loop.holders[:_HOLDERS_TOLD]:
+    for held in loop.holders[:_NUM_HOLDERS]:
         times = "once" if held.num_times == 1 else f"{held.num_times} times"
         longest = f"longest {seconds_text(held.longest_seconds)}"
         yield _filled(f"    - {seconds_text(held.seconds)}, {times}, {longest}: {held.name}")
@@ -317,17 +317,17 @@ def _loop_lines(rank: RankRow) -> Iterator[str]:
 
 def _phases_lines(rank: RankRow, step: LoopStep) -> Iterator[str]:
     """The longest, and those in which the loop was held; both are costs of the step."""
-    told = [p for n, p in enumerate(step.phases) if n < _PHASES_TOLD or _is_late(p)]
+    phases = [p for n, p in enumerate(step.phases) if n < _NUM_PHASES or _is_late(p)]
     yield f"  step {step.step} of {rank.role} {rank.rank} took {seconds_text(step.seconds)}:"
-    width = max(len(_phase_name(phase)) for phase in told)
+    width = max(len(_phase_name(phase)) for phase in phases)
     yield f"    {'PHASE':{width}}  {'TOOK':>8}  {'LOOP HELD':>9}  BY"
-    for phase in told:
+    for phase in phases:
         late = "-" if not _is_late(phase) else seconds_text(phase.late_seconds or 0.0)
         by = "; ".join(f"{seconds_text(h.seconds)} {h.name}" for h in phase.holders[:2])
         name, took = _phase_name(phase), seconds_text(phase.seconds)
         yield f"    {name:{width}}  {took:>8}  {late:>9}  {by if _is_late(phase) else ''}".rstrip()
-    if len(told) < len(step.phases) + step.num_omitted_phases:
-        rest = len(step.phases) + step.num_omitted_phases - len(told)
+    if len(phases) < len(step.phases) + step.num_omitted_phases:
+        rest = len(step.phases) + step.num_omitted_phases - len(phases)
         yield f"    and {rest} shorter phases"
 
 
@@ -351,7 +351,7 @@ def _facts(verdict: Verdict) -> str:
     return "; ".join(facts)
 
 
-def _last_kept_lines(directory: str, run: str = "") -> Iterator[str]:
+def _last_finding_lines(directory: str, run: str = "") -> Iterator[str]:
     """What was found last, in the words of who saw it."""
     for found in findings(directory, run)[:1]:
         if found.sentence:
@@ -359,7 +359,7 @@ def _last_kept_lines(directory: str, run: str = "") -> Iterator[str]:
         yield f"    {found.how_to_read}"
 
 
-def _kept_lines(directory: str, run: str, kind: str) -> Iterator[str]:
+def _finding_lines(directory: str, run: str, kind: str) -> Iterator[str]:
     for found in findings(directory, run, kind)[:1]:
         yield f"    {found.how_to_read}"
 

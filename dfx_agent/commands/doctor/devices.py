@@ -42,11 +42,11 @@ def _of_rows(name: str, rows: Sequence[DeviceRow]) -> Iterator[Finding]:
 
 def _problems(devices: Sequence[DeviceRow]) -> Iterator[Finding]:
     """What many devices alike say is said once."""
-    told: dict[str, list[str]] = {}
+    devices_by_problem: dict[str, list[str]] = {}
     for row in devices:
         for problem in row.problems:
-            told.setdefault(problem, []).append(device_text(row.device))
-    for problem, (first, *others) in told.items():
+            devices_by_problem.setdefault(problem, []).append(device_text(row.device))
+    for problem, (first, *others) in devices_by_problem.items():
         subject = f"{first} and {len(others)} more" if others else first
         text, _, remedy = problem.partition("; ")
         yield Finding(subject, "problem", text, remedy)
@@ -71,11 +71,11 @@ def _activity(name: str, devices: Sequence[DeviceRow]) -> Finding:
 
 def _host(row: DeviceRow) -> Finding:
     use = row.host
-    told = [f"{(row.total_bytes or 0) / 2**30:.0f} GiB of memory"]
+    facts = [f"{(row.total_bytes or 0) / 2**30:.0f} GiB of memory"]
     if use is not None and use.limit_bytes is not None:
-        told.append(f"the container may use {use.limit_bytes / 2**30:.1f} GiB")
+        facts.append(f"the container may use {use.limit_bytes / 2**30:.1f} GiB")
     if use is not None and use.cpu_limit is not None:
-        told.append(f"{use.cpu_limit:g} processors for the container")
+        facts.append(f"{use.cpu_limit:g} processors for the container")
     if use is not None:
-        told.append("stalls are reported (PSI)" if use.stalled_ratio else "no stalls: without PSI")
-    return Finding("host", "ok", ", ".join(told))
+        facts.append("stalls are reported (PSI)" if use.stalled_ratio else "no stalls: without PSI")
+    return Finding("host", "ok", ", ".join(facts))

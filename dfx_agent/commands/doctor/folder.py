@@ -18,11 +18,11 @@ def findings(directory: str) -> Iterator[Finding]:
         place = os.path.dirname(place.rstrip("/"))
     yield _access(directory, place)
     try:
-        known = os.statvfs(place)
+        status = os.statvfs(place)
     except OSError as error:
         yield Finding("room", "problem", f"{place}: {error.strerror}", "name a folder with --dir")
         return
-    free, total = known.f_bavail * known.f_frsize, known.f_blocks * known.f_frsize
+    free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     text = f"{free // _MIB} MiB free of {total // _MIB} MiB in {place}; a guest takes about 1 MiB"
     if free < _LEAST_FREE_BYTES:
         remedy = "enlarge it (--shm-size of the container), or name another folder with --dir"

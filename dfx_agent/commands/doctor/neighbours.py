@@ -93,5 +93,5 @@ def _answers(subject: str, url: str) -> Finding:
 def _get(url: str) -> dict[str, Any]:
     answer = httpx.get(url, timeout=_TIMEOUT_SECONDS)
     answer.raise_for_status()
-    told: dict[str, Any] = answer.json()
-    return told
+    content: dict[str, Any] = answer.json()
+    return content

@@ -64,8 +64,8 @@ class Hub:
             token, config.token_file or "", uids, config.open_to_local_users, strangers.see
         )
         folds = JobFolds(divergence.condition)
-        told = receivers(config)
-        self.intake = Intake(folds, delivers=bool(told))
+        alert_receivers = receivers(config)
+        self.intake = Intake(folds, delivers=bool(alert_receivers))
         self._probing = Probing(folds, self.intake.targets)
         self._spans = HubSpans(folds)
         self._timelines = NodeTimelines(
@@ -78,7 +78,7 @@ class Hub:
         )
         self._ranks = ShownRanks(self._timelines.rank_rows)
         self._source = _Source(folds, self.intake, self._timelines, self._spans.row, strangers)
-        self._alerts = _alerts(config, folds, self._source, told, lambda: self.url)
+        self._alerts = _alerts(config, folds, self._source, alert_receivers, lambda: self.url)
         self._file = targets.TargetsFile(targets_file) if targets_file else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_targets, name="dfx-targets", daemon=True)
@@ -147,7 +147,7 @@ class Hub:
             ) from None
 
 
-_Beside = tuple[tuple[NodeRow, ...], SpansRow | None, tuple[SegmentProblem, ...]]
+_HubRows = tuple[tuple[NodeRow, ...], SpansRow | None, tuple[SegmentProblem, ...]]
 
 
 class _Source:
@@ -164,22 +164,22 @@ class _Source:
         self._folds = folds
         self._intake = intake
         self._timelines, self._spans, self._strangers = timelines, spans, strangers
-        self._newest: tuple[Snapshot, _Beside, Snapshot] | None = None
+        self._latest: tuple[Snapshot, _HubRows, Snapshot] | None = None
 
     def snapshot(self) -> Snapshot:
         """The very same value until something of it is another."""
-        newest = self._folds.snapshot()
-        beside = nodes, spans, strange = self._nodes(), self._spans(), self._strangers.problems()
-        known = self._newest
-        if known is not None and known[0] is newest and known[1] == beside:
-            return known[2]
-        num_polls = newest.agent.num_polls + 1  # it is ready before the first node comes
-        problems = (*newest.agent.problems, *strange)
+        job_snapshot = self._folds.snapshot()
+        hub_rows = nodes, spans, strange = self._nodes(), self._spans(), self._strangers.problems()
+        latest = self._latest
+        if latest is not None and latest[0] is job_snapshot and latest[1] == hub_rows:
+            return latest[2]
+        num_polls = job_snapshot.agent.num_polls + 1  # it is ready before the first node comes
+        problems = (*job_snapshot.agent.problems, *strange)
         agent = replace(
-            newest.agent, num_polls=num_polls, nodes=nodes, spans=spans, problems=problems
+            job_snapshot.agent, num_polls=num_polls, nodes=nodes, spans=spans, problems=problems
         )
-        whole = replace(newest, agent=agent)
-        self._newest = newest, beside, whole
+        whole = replace(job_snapshot, agent=agent)
+        self._latest = job_snapshot, hub_rows, whole
         return whole
 
     def _nodes(self) -> tuple[NodeRow, ...]:
@@ -213,7 +213,7 @@ def _alerts(
     config: Config,
     folds: JobFolds,
     source: Source,
-    told: Sequence[Receiver],
+    alert_receivers: Sequence[Receiver],
     page_url: Callable[[], str],
 ) -> LiveAlerts:
     """Those on verdicts, with the labels that the agents of all nodes give them."""
@@ -223,7 +223,7 @@ def _alerts(
         source,
         lambda run: run_samples(run, wanted),
         alerts,
-        told,
+        alert_receivers,
         dict(config.alert_labels),
         page_url,
     )

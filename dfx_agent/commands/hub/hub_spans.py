@@ -85,11 +85,11 @@ class HubSpans:
     def _loop(self) -> None:
         while not self._stop.wait(SEND_SECONDS / 2):
             try:
-                self._tell()
+                self._send()
             except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)
                 self._log.error("spans of the hub", error)
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         assert self._agent is not None
         for _ in range(2):  # time is accounted one reading behind
             self._agent.poll()

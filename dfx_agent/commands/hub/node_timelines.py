@@ -72,10 +72,10 @@ class NodeTimelines:
         token: str | None,
         ca_file: str | None,
         is_local: Callable[[], bool],
-        here: Mapping[str, Timeline] | None = None,
+        local: Mapping[str, Timeline] | None = None,
     ) -> None:
-        """``here``: who is asked for nodes that are part of this hub."""
-        self._here = here or {}
+        """``local``: who is asked for nodes that are part of this hub."""
+        self._local = local or {}
         self._folds, self._targets = folds, targets
         self._token, self._ca_file, self._is_local = token, ca_file, is_local
         self._problems: dict[str, _Problem] = {}
@@ -100,7 +100,7 @@ class NodeTimelines:
             [("steps", str(num_steps))],
             _TIMELINES,
             _local_timeline,
-            lambda node, name, asked: self._here[node](name, num_steps, asked),
+            lambda node, name, asked: self._local[node](name, num_steps, asked),
         )
         found = self._requested(run, ranks, request)
         return tuple(sorted(found, key=lambda row: (row.role, row.rank, row.begin_seconds)))
@@ -123,9 +123,9 @@ class NodeTimelines:
         for future in late:
             future.cancel()
             self._note(futures[future], f"no whole answer within {_ALL_SECONDS:g} s")
-        return [row for future in done for row in self._taken(future, futures[future])]
+        return [row for future in done for row in self._rows_of_answer(future, futures[future])]
 
-    def _taken(self, future: Future[list[_Row]], node: str) -> Iterable[_Row]:
+    def _rows_of_answer(self, future: Future[list[_Row]], node: str) -> Iterable[_Row]:
         error = future.exception()
         if error is None:
             self._note(node, "")
@@ -136,7 +136,7 @@ class NodeTimelines:
         return ()
 
     def _of_node(self, node: str, seats: Sequence[Seated], request: _Request[_Row]) -> list[_Row]:
-        if node in self._here:
+        if node in self._local:
             asked = {(s.rank[0], s.label): s for s in seats}
             rows = request.of_hub(node, seats[0].run, asked)
             return [request.local(row, asked[row.role, row.rank]) for row in rows]
@@ -145,16 +145,16 @@ class NodeTimelines:
         found: list[_Row] = []
         for begin in range(0, len(seats), _MAX_RANKS):
             some = {(s.rank[0], s.label): s for s in seats[begin : begin + _MAX_RANKS]}
-            told = self._pages(url, seats[0].run, request, some, end)
-            found += (request.local(row, some[row.role, row.rank]) for row in told)
+            rows = self._pages(url, seats[0].run, request, some, end)
+            found += (request.local(row, some[row.role, row.rank]) for row in rows)
         return found
 
     def _url_of(self, node: str, run: str) -> str:
         """URL of the agent of ``node`` that reports ``run``."""
-        known = [target for target in self._targets() if target.node == node]
-        if not known:
+        targets = [target for target in self._targets() if target.node == node]
+        if not targets:
             raise _UnaskedError("no agent of it serves a page")
-        url = next((t.url for t in known if run in t.runs), known[0].url)
+        url = next((t.url for t in targets if run in t.runs), targets[0].url)
         if is_loopback(urlsplit(url).hostname or "") and not self._is_local():
             raise _UnaskedError(
                 "its agent serves on loopback alone: give it --listen 0.0.0.0:9931 and the token"
@@ -263,15 +263,15 @@ def _local_rank(row: RankRow, seated: Seated) -> RankRow:
     """As the job calls its rank, on the clock of this host."""
     apart = seated.apart_seconds
 
-    def here(seconds: float | None) -> float | None:
+    def shifted(seconds: float | None) -> float | None:
         return None if seconds is None else seconds + apart
 
     return replace(
         row,
         rank=seated.rank[1],
         begin_seconds=row.begin_seconds + apart,
-        last_event_seconds=here(row.last_event_seconds),
-        step_begin_seconds=here(row.step_begin_seconds),
+        last_event_seconds=shifted(row.last_event_seconds),
+        step_begin_seconds=shifted(row.step_begin_seconds),
         inflight=tuple(
             replace(span, begin_seconds=span.begin_seconds + apart) for span in row.inflight
         ),
@@ -282,7 +282,7 @@ def _local_rank(row: RankRow, seated: Seated) -> RankRow:
             replace(
                 stamp,
                 begin_seconds=stamp.begin_seconds + apart,
-                end_seconds=here(stamp.end_seconds),
+                end_seconds=shifted(stamp.end_seconds),
             )
             for stamp in row.stamps
         ),

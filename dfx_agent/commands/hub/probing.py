@@ -40,7 +40,7 @@ class Probing:
     def __init__(self, folds: JobFolds, targets: Callable[[], Iterable[AgentTarget]]) -> None:
         self._folds, self._targets = folds, targets
         self._is_local = False
-        self._known: dict[str, Reach] = {}
+        self._reach: dict[str, Reach] = {}
         self._turns: deque[str] = deque()
         self._addresses: dict[str, Address] = {}
         self._log = OncePerPlace("dfx_agent.job")
@@ -58,10 +58,10 @@ class Probing:
     def probe(self) -> None:
         """Probe the nodes that are disconnected now, and report the results."""
         silent = self._folds.silent_nodes()
-        for node in self._known.keys() - silent:
-            self._tell(node, None)
+        for node in self._reach.keys() - silent:
+            self._report(node, None)
         for node, reach in answers(self._addresses_of(self._next(silent))).items():
-            self._tell(node, reach)
+            self._report(node, reach)
 
     def _loop(self) -> None:
         while not self._stop.wait(EVERY_SECONDS):
@@ -70,21 +70,21 @@ class Probing:
             except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)
                 self._log.error("asking whether hosts answer", error)
 
-    def _tell(self, node: str, reach: Reach | None) -> None:
+    def _report(self, node: str, reach: Reach | None) -> None:
         if reach is None:
-            self._known.pop(node, None)
+            self._reach.pop(node, None)
         else:
-            self._known[node] = reach
+            self._reach[node] = reach
         self._folds.probed(node, reach)
 
     def _next(self, silent: Iterable[str]) -> list[str]:
         """The nodes to probe next: those with the oldest probe."""
-        known = set(silent)
-        waiting = [node for node in self._turns if node in known]
-        self._turns = deque(sorted(known - set(waiting)) + waiting)
-        taken = [self._turns.popleft() for _ in range(min(_AT_ONCE, len(self._turns)))]
-        self._turns += taken
-        return taken
+        silent_nodes = set(silent)
+        waiting = [node for node in self._turns if node in silent_nodes]
+        self._turns = deque(sorted(silent_nodes - set(waiting)) + waiting)
+        chosen = [self._turns.popleft() for _ in range(min(_AT_ONCE, len(self._turns)))]
+        self._turns += chosen
+        return chosen
 
     def _addresses_of(self, nodes: Iterable[str]) -> dict[str, list[Address]]:
         """The addresses of the nodes whose address can be resolved."""
@@ -95,8 +95,8 @@ class Probing:
         found = {}
         for node in nodes:
             if time.monotonic() < end:
-                known = [self._address(url) for url in urls.get(node, ())]
-                found[node] = [address for address in known if address is not None]
+                addresses = [self._address(url) for url in urls.get(node, ())]
+                found[node] = [address for address in addresses if address is not None]
         return found
 
     def _address(self, url: str) -> Address | None:

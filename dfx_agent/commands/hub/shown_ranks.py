@@ -53,7 +53,7 @@ class ShownRanks:
         if new:
             self._refresh(run, new)
         due = time.monotonic() - REFRESH_SECONDS
-        old = [rank for rank, known in cached.items() if known.requested_seconds < due]
+        old = [rank for rank, entry in cached.items() if entry.requested_seconds < due]
         if old and not self._is_refreshing:
             self._is_refreshing = True
             self._pool.submit(self._refresh_later, run, old)

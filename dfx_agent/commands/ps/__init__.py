@@ -70,10 +70,10 @@ def _print_table(seen: Observed) -> None:
 
 def _standing_lines(run: RunRow) -> list[str]:
     """The state of the run; each incident in the words that the page and the pager use."""
-    told = [f"{incident.state}: {incident.sentence}" for incident in run.incidents]
+    lines = [f"{incident.state}: {incident.sentence}" for incident in run.incidents]
     if all(incident.state == "noted" for incident in run.incidents):
-        told = [f"{run.standing.state}: {run.standing.reason}", *told]
-    return [f"{run.run}: {line}" for line in (run.part, run.step_origin, *told) if line]
+        lines = [f"{run.standing.state}: {run.standing.reason}", *lines]
+    return [f"{run.run}: {line}" for line in (run.part, run.step_origin, *lines) if line]
 
 
 def _cells(run: RunRow, rank: RankRow, *, has_nodes: bool) -> tuple[str, ...]:

@@ -89,8 +89,8 @@ class AskedAgent:
         try:
             return document.loaded(given)
         except ValueError:
-            said = "does not speak this version's language"
-            raise NoAnswerError(f"{self.url} {said}: restart the agent") from None
+            why = "does not speak this version's language"
+            raise NoAnswerError(f"{self.url} {why}: restart the agent") from None
 
     def _no_answer(self, reason: str) -> NoAnswerError:
         doubt = "" if self.pids else ": is an agent there?"

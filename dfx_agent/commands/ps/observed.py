@@ -100,8 +100,8 @@ def _of_run(seen: Observed, run: str | None) -> Observed:
     only = seen.of_run(run)
     if only is None:
         names = [row.run for row in seen.runs] + [row.run for row in seen.finished]
-        known = f"there are {', '.join(names)}" if names else "no run is observed"
-        raise UsageError(f"no run named {run}: {known}")
+        existing = f"there are {', '.join(names)}" if names else "no run is observed"
+        raise UsageError(f"no run named {run}: {existing}")
     return only
 
 

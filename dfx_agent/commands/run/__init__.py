@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     code = job.wait()
     if service is not None and starting is not None:
         _see_off(service, hub, starting)
-        _tell_what_was_kept(env["DFX_DIR"], env["DFX_RUN"], begin_seconds)
+        _print_finding(env["DFX_DIR"], env["DFX_RUN"], begin_seconds)
     return code
 
 
@@ -78,7 +78,7 @@ def _observe(
         service = _serve(config, launch_of(command, os.environ, run))
         env = environment(os.environ, config.directory, run)
     except Exception as error:  # noqa: BLE001 (the job does not depend on us)
-        _say(f"{_told(error)}; CMD runs unobserved")
+        _say(f"{_error_text(error)}; CMD runs unobserved")
         if hub is not None:
             hub.stop()
         return None, None, dict(os.environ)
@@ -137,24 +137,24 @@ def _see_off(service: Service, hub: Hub | None, starting: StartingRanks) -> None
             hub.see_nodes_off()
             hub.stop()
     except Exception as error:  # noqa: BLE001 (the exit code is the job's)
-        _say(f"after the job: {_told(error)}")
+        _say(f"after the job: {_error_text(error)}")
 
 
-def _tell_what_was_kept(directory: str, run: str, begin_seconds: float) -> None:
+def _print_finding(directory: str, run: str, begin_seconds: float) -> None:
     """Print the latest crash of this job, else its last hang: CMD's exit code shows neither."""
     try:
         from dfx_agent.agent.stored.findings import findings
 
-        kept = [f for f in findings(directory, run) if f.run == run]
-        kept = [f for f in kept if f.begin_seconds >= begin_seconds]
-        told = [f for f in kept if f.kind == "crash"] + [f for f in kept if not f.is_over]
-        for found in told[:1]:
+        stored = [f for f in findings(directory, run) if f.run == run]
+        stored = [f for f in stored if f.begin_seconds >= begin_seconds]
+        shown = [f for f in stored if f.kind == "crash"] + [f for f in stored if not f.is_over]
+        for found in shown[:1]:
             _say(f"{found.kind} found: {found.sentence} {found.how_to_read}")
     except Exception as error:  # noqa: BLE001 (as above)
-        _say(f"evidence of the job: {_told(error)}")
+        _say(f"evidence of the job: {_error_text(error)}")
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """One line; with its type where it is none of those that are written for people."""
     lines = str(error).splitlines() or [""]
     is_ours = isinstance(error, (DfxError, SegmentError, OSError))

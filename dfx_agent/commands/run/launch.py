@@ -58,7 +58,7 @@ def launch_of(command: Sequence[str], environ: Mapping[str, str], run: str) -> L
 
 
 def _node_rank(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    return _option(command, _RANK_OPTION) or next(_told(environ, _RANK_VARIABLES), "")
+    return _option(command, _RANK_OPTION) or next(_values(environ, _RANK_VARIABLES), "")
 
 
 def _host(command: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -83,7 +83,7 @@ def _option(command: Sequence[str], name: str) -> str:
     return ""
 
 
-def _told(environ: Mapping[str, str], names: Sequence[str]) -> Iterator[str]:
+def _values(environ: Mapping[str, str], names: Sequence[str]) -> Iterator[str]:
     return (environ[name] for name in names if environ.get(name))
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dfx_agent.web.access import Access
     from dfx_agent.web.server import Server
 
-_TOLD = "told.json"
+_DELIVERED_FILE = "told.json"
 
 
 class Service:
@@ -222,8 +222,8 @@ def _join(config: Config, report: Callable[[str, bool], None]) -> HubJoin | None
 
 
 def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAlerts:
-    newest = agent.snapshot().agent
-    is_first = newest.other_agent_pid is None  # two agents of a folder do not share a memory
+    row = agent.snapshot().agent
+    is_first = row.other_agent_pid is None  # two agents of a folder do not share a memory
     alerts = alerts_with(dict(config.thresholds), ALERTS)
     wanted = metrics_read(alerts)
     live = LiveAlerts(
@@ -233,8 +233,8 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
         receivers(config),
         dict(config.alert_labels),
         page_url,
-        newest.node,
-        _told(config, agent) if is_first else None,
+        row.node,
+        _delivered(config, agent) if is_first else None,
     )
     agent.await_alerts()
     live.join_incidents(agent.see_alerts)
@@ -242,10 +242,12 @@ def _alerts(config: Config, agent: Agent, page_url: Callable[[], str]) -> LiveAl
     return live
 
 
-def _told(config: Config, agent: Agent) -> StoredDocument[dict[str, notification.Delivered]]:
+def _delivered(config: Config, agent: Agent) -> StoredDocument[dict[str, notification.Delivered]]:
     """Alerts that this agent and earlier agents have delivered to receivers."""
 
-    def tell(problem: str) -> None:
-        agent.report("", _TOLD, f"{problem}: alerts that still fire may be delivered again")
+    def report(problem: str) -> None:
+        agent.report(
+            "", _DELIVERED_FILE, f"{problem}: alerts that still fire may be delivered again"
+        )
 
-    return StoredDocument(config.directory, _TOLD, notification.DOCUMENT, tell)
+    return StoredDocument(config.directory, _DELIVERED_FILE, notification.DOCUMENT, report)

@@ -27,7 +27,7 @@ class Scrapes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._newest = -math.inf
+        self._latest = -math.inf
         self._gap_seconds = math.inf
 
     def watched(self, render: Render) -> Render:
@@ -44,19 +44,19 @@ class Scrapes:
 
     def came_since(self, moment: float) -> bool:
         """Whether one began at ``moment`` or later, and was answered."""
-        return self._newest >= moment
+        return self._latest >= moment
 
     def patience_seconds(self, limit_seconds: float) -> float:
         """Longest wait for the next scrape: two intervals; 0 if no server scrapes (any more)."""
         with self._lock:
-            if time.monotonic() - self._newest > limit_seconds:
+            if time.monotonic() - self._latest > limit_seconds:
                 return 0.0
             return min(limit_seconds, 2 * self._gap_seconds)
 
     def _note(self, begin: float) -> None:
         with self._lock:
-            self._gap_seconds = begin - self._newest
-            self._newest = begin
+            self._gap_seconds = begin - self._latest
+            self._latest = begin
 
 
 def wait_for_scrape(scrapes: Scrapes, limit_seconds: float, say: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ def wait_for_scrape(scrapes: Scrapes, limit_seconds: float, say: Callable[[str],
     if end - begin >= 1:
         say(f"Prometheus may see the end: up to {end - begin:.0f} s (Ctrl-C: at once)")
     while time.monotonic() < end and not scrapes.came_since(begin):
-        if told_to_end(_ENDING, _LOOK_SECONDS):
+        if wait_for_signal(_ENDING, _LOOK_SECONDS):
             return
 
 
@@ -82,11 +82,11 @@ def wait_for_nodes(
         wait = f"up to {limit_seconds:.0f} s (Ctrl-C: at once)"
         say(f"the hub waits for the last news of {', '.join(nodes[:_MOST_NAMED])}: {wait}")
     while time.monotonic() - begin < limit_seconds and present():
-        if told_to_end(_ENDING, _LOOK_SECONDS):
+        if wait_for_signal(_ENDING, _LOOK_SECONDS):
             return
 
 
-def told_to_end(signals: AbstractSet[signal.Signals], seconds: float) -> bool:
+def wait_for_signal(signals: AbstractSet[signal.Signals], seconds: float) -> bool:
     """Sleep for ``seconds``; True as soon as one of ``signals`` comes.
 
     CPython's sigtimedwait returns an empty record if another signal (SIGCONT after a stop)

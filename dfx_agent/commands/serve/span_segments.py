@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dfx_agent.base.log import OncePerPlace
-from dfx_agent.commands.serve.span_traces import RankSteps, SpanTraces, Stage, Teller
+from dfx_agent.commands.serve.span_traces import RankSteps, SpanSender, SpanTraces, Stage
 from dfx_agent.snapshot import RankRow, RunRow, SpansRow
 from dfx_agent.web.otlp.received_span import ReceivedSpan
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter, layout
@@ -66,7 +66,7 @@ class SpanSegments:
     def __init__(self, directory: str, runs: Runs, is_ours: Callable[[RankRow], bool]) -> None:
         self._directory, self._runs, self._is_ours = directory, runs, is_ours
         self._traces = SpanTraces()
-        self._ranks: dict[Teller, _Rank] = {}
+        self._ranks: dict[SpanSender, _Rank] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="dfx-spans", daemon=True)
@@ -104,12 +104,12 @@ class SpanSegments:
     def write(self, now_seconds: float) -> None:
         """Of traces that are over by now."""
         with self._lock:
-            whole = self._traces.whole(now_seconds)
-        if whole:
-            known = self._runs()
+            complete = self._traces.whole(now_seconds)
+        if complete:
+            runs = self._runs()
             with self._lock:
-                for steps in whole:
-                    self._queue(steps, known)
+                for steps in complete:
+                    self._queue(steps, runs)
         with self._lock:
             for rank in self._ranks.values():
                 _write_some(rank)
@@ -121,13 +121,13 @@ class SpanSegments:
             except Exception as error:  # noqa: BLE001 (a fault of ours: logged, the loop continues)
                 self._log.error("spans", error)
 
-    def _queue(self, steps: RankSteps, known: Sequence[RunRow]) -> None:
-        teller = steps.teller
-        run = teller.run or self._run_of(known)
-        why = self._refusal(teller, run, known)
+    def _queue(self, steps: RankSteps, runs: Sequence[RunRow]) -> None:
+        sender = steps.sender
+        run = sender.run or self._run_of(runs)
+        why = self._refusal(sender, run, runs)
         rank = None
         try:
-            rank = None if why else self._rank(teller, run, steps.begin_ns)
+            rank = None if why else self._rank(sender, run, steps.begin_ns)
         except SegmentError as error:
             why = str(error)
         if rank is not None and steps.end_ns <= rank.end_ns:
@@ -141,35 +141,35 @@ class SpanSegments:
             rank.end_ns = steps.end_ns
             rank.waiting.append(steps)
 
-    def _refusal(self, teller: Teller, run: str, known: Sequence[RunRow]) -> str:
-        if teller not in self._ranks and len(self._ranks) >= _MAX_RANKS:
+    def _refusal(self, sender: SpanSender, run: str, runs: Sequence[RunRow]) -> str:
+        if sender not in self._ranks and len(self._ranks) >= _MAX_RANKS:
             return f"more than {_MAX_RANKS:,} ranks send spans"
-        label = str(teller.rank)
+        label = str(sender.rank)
         has_guest = any(
-            (row.role, row.rank) == (teller.role, label) and not self._is_ours(row)
-            for each in known
-            if each.run == run
-            for row in each.ranks
+            (row.role, row.rank) == (sender.role, label) and not self._is_ours(row)
+            for run_row in runs
+            if run_row.run == run
+            for row in run_row.ranks
         )
-        return f"{teller.role} rank {label} has a guest, which reports its stages" * has_guest
+        return f"{sender.role} rank {label} has a guest, which reports its stages" * has_guest
 
-    def _run_of(self, known: Sequence[RunRow]) -> str:
+    def _run_of(self, runs: Sequence[RunRow]) -> str:
         """The only living run, else ``_RUN``."""
         living = {
             run.run
-            for run in known
+            for run in runs
             if any(r.state == "live" and not self._is_ours(r) for r in run.ranks)
         }
         return living.pop() if len(living) == 1 else _RUN
 
-    def _rank(self, teller: Teller, run: str, begin_ns: int) -> _Rank:
-        rank = self._ranks.get(teller)
+    def _rank(self, sender: SpanSender, run: str, begin_ns: int) -> _Rank:
+        rank = self._ranks.get(sender)
         if rank is None:
             identity = Identity(
-                run=run, role=teller.role, rank=teller.rank, host=teller.host or _RUN
+                run=run, role=sender.role, rank=sender.rank, host=sender.host or _RUN
             )
             segment = _Segment(self._directory, identity, begin_ns)
-            rank = self._ranks[teller] = _Rank(segment, run)
+            rank = self._ranks[sender] = _Rank(segment, run)
         return rank
 
 

@@ -74,7 +74,7 @@ _OF_ROLE = {("critic", "worker.train_step"): "critic_update"} | {
 }
 
 
-class Teller(NamedTuple):
+class SpanSender(NamedTuple):
     """A rank of a run that sends spans; ``run`` is "" if the spans do not name it."""
 
     run: str
@@ -97,7 +97,7 @@ class Stage(NamedTuple):
 class RankSteps:
     """What one rank did in one trace. ``step`` is None where nothing says which it is."""
 
-    teller: Teller
+    sender: SpanSender
     step: int | None
     begin_ns: int
     end_ns: int
@@ -166,43 +166,43 @@ class SpanTraces:
             self._num_spans -= len(trace.spans)
             self.num_taken += len(trace.spans)
             found += _of_trace(trace)
-        return sorted(found, key=lambda each: each.end_ns)
+        return sorted(found, key=lambda steps: steps.end_ns)
 
 
-def teller_of(span: ReceivedSpan) -> Teller | None:
+def sender_of(span: ReceivedSpan) -> SpanSender | None:
     """The rank that sent ``span``; None if the span names no role or no rank."""
-    told = {**span.resource, **span.attributes}
-    service = str(told.get(SERVICE, ""))
-    role = str(_first(told, ROLES) or _SERVICES.get(service, service))
+    attributes = {**span.resource, **span.attributes}
+    service = str(attributes.get(SERVICE, ""))
+    role = str(_first(attributes, ROLES) or _SERVICES.get(service, service))
     if not role or role.startswith("unknown_service"):
         return None
-    rank = _rank(told)
+    rank = _rank(attributes)
     if rank is None:
         return None
-    run, host = _first(told, RUNS), told.get(HOST, "")
-    return Teller(str(run or ""), role, rank, str(host))
+    run, host = _first(attributes, RUNS), attributes.get(HOST, "")
+    return SpanSender(str(run or ""), role, rank, str(host))
 
 
-def _rank(told: Mapping[str, str | int]) -> int | None:
+def _rank(attributes: Mapping[str, str | int]) -> int | None:
     """As it is said; else the number at the end of the instance; one alone is rank 0."""
-    given = _first(told, RANKS)
+    given = _first(attributes, RANKS)
     if given is not None:
         return whole_number(str(given))
-    instance = told.get(INSTANCE)
+    instance = attributes.get(INSTANCE)
     if instance is None:
         return 0
     found = _NUMBER_AT_END.search(str(instance))
     return int(found[1]) if found else None
 
 
-def _first(told: Mapping[str, str | int], names: Iterable[str]) -> str | int | None:
-    return next((told[name] for name in names if name in told), None)
+def _first(attributes: Mapping[str, str | int], names: Iterable[str]) -> str | int | None:
+    return next((attributes[name] for name in names if name in attributes), None)
 
 
 def _unusable(span: ReceivedSpan) -> str:
     if not 0 < span.begin_ns <= span.end_ns < 1 << 63 or not span.trace or not span.span:
         return "its times or its ids make no sense"
-    if teller_of(span) is None:
+    if sender_of(span) is None:
         return "it names no role or no rank: set dfx.role and dfx.rank on its resource"
     return ""
 
@@ -210,20 +210,20 @@ def _unusable(span: ReceivedSpan) -> str:
 def _of_trace(trace: _Trace) -> Iterator[RankSteps]:
     step = None if trace.root is None else _first(trace.root.attributes, STEPS)
     number = None if step is None else whole_number(str(step), _MAX_STEP)
-    by_teller: dict[Teller, list[ReceivedSpan]] = {}
+    by_sender: dict[SpanSender, list[ReceivedSpan]] = {}
     for span in trace.spans:
-        teller = teller_of(span)
-        if teller is not None:
-            by_teller.setdefault(teller, []).append(span)
-    run = next((teller.run for teller in by_teller if teller.run), "")
-    for teller, spans in by_teller.items():
+        sender = sender_of(span)
+        if sender is not None:
+            by_sender.setdefault(sender, []).append(span)
+    run = next((sender.run for sender in by_sender if sender.run), "")
+    for sender, spans in by_sender.items():
         bounds = [*spans, trace.root] if trace.root is not None and number is not None else spans
         yield RankSteps(
-            teller._replace(run=teller.run or run),
+            sender._replace(run=sender.run or run),
             number,
             min(span.begin_ns for span in bounds),
             max(span.end_ns for span in bounds),
-            tuple(_stages(teller.role, spans, trace.root if number is not None else None)),
+            tuple(_stages(sender.role, spans, trace.root if number is not None else None)),
         )
 
 

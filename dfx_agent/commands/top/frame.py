@@ -39,7 +39,7 @@ _HELP = (
     "q, Ctrl-C      quit",
     "s              sort: worst, rank, work, wait, memory, step",
     "r              reverse the order",
-    "/              filter by role, node, state, stage or rank number; Enter keeps, Esc clears",
+    "/              filter by role, node, state, stage or rank number; Enter applies, Esc clears",
     "↑ ↓ PgUp PgDn  select a rank (also k and j)",
     "Enter          the selected rank in full; again: back",
     "e              evidence of all incidents",
@@ -262,7 +262,7 @@ def _foot(shown: Shown, choice: Choice, run: RunRow | None, size: Size) -> list[
         return lines
     if choice.is_typing or choice.filter:
         typed = f"filter: {choice.filter}{'_' if choice.is_typing else ''}"
-        return [*lines, Text(f"{typed}   Enter keeps it, Esc clears it")]
+        return [*lines, Text(f"{typed}   Enter applies it, Esc clears it")]
     return [*lines, Text(_KEYS, "dim" if size.has_color else "")]
 
 

@@ -26,14 +26,18 @@ def detail_lines(run: RunRow, rank: RankRow, now_seconds: float, *, has_color: b
     memory = list(_memory(rank))
     if memory:
         lines += [Text(), Text("memory:", "bold"), *map(Text, memory)]
-    told = [
+    evidence = [
         line
         for row in banner_of(run, now_seconds)
         if (rank.role, rank.rank) in row.ranks
         for line in row.evidence
     ]
-    if told:
-        lines += [Text(), Text("said about it:", "bold"), *(Text(f"  - {line}") for line in told)]
+    if evidence:
+        lines += [
+            Text(),
+            Text("said about it:", "bold"),
+            *(Text(f"  - {line}") for line in evidence),
+        ]
     return lines
 
 

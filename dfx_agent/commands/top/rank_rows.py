@@ -45,10 +45,10 @@ def split_of(rank: RankRow) -> TimeSplit | None:
 def memory_bytes(rank: RankRow) -> float | None:
     """Of the fullest device; of the host without devices."""
     devices = [device.allocated_bytes for device in rank.devices]
-    known = [num_bytes for num_bytes in devices if num_bytes is not None]
-    known = known or list(rank.device_bytes.values())
-    if known:
-        return max(known)
+    sizes = [num_bytes for num_bytes in devices if num_bytes is not None]
+    sizes = sizes or list(rank.device_bytes.values())
+    if sizes:
+        return max(sizes)
     return rank.host_memory.anonymous_bytes if rank.host_memory else None
 
 

@@ -123,8 +123,8 @@ def legend(splits: Iterable[TimeSplit], width: int, *, has_color: bool) -> Text:
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """All values in ``width`` marks between minimum and maximum; " " where none is, "!" for NaN."""
     means = _means(values, width)
-    known = list(_finite(means))
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    finite = list(_finite(means))
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = high - low
 
     def mark(value: float | None) -> str:
@@ -142,8 +142,8 @@ def _means(values: Sequence[float | None], width: int) -> list[float | None]:
     edges = [round(n * len(values) / width) for n in range(width + 1)] if width > 0 else [0]
     means: list[float | None] = []
     for begin, end in pairwise(edges):
-        known = [value for value in values[begin:end] if value is not None]
-        means.append(sum(known) / len(known) if known else None)
+        present = [value for value in values[begin:end] if value is not None]
+        means.append(sum(present) / len(present) if present else None)
     return means
 
 

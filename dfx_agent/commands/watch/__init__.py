@@ -18,7 +18,7 @@ from dfx_agent.base.errors import UsageError
 from dfx_agent.commands.backtest import add_format_arguments, key_map_of
 from dfx_agent.commands.serve.options import add_service_arguments, load_config
 from dfx_agent.commands.serve.service import Service
-from dfx_agent.commands.serve.shutdown import told_to_end
+from dfx_agent.commands.serve.shutdown import wait_for_signal
 from dfx_agent.commands.watch.followed_log import FollowedLog
 
 HELP = "follow logs of jobs that cannot be attached to"
@@ -71,14 +71,14 @@ def run_names(paths: Iterable[Path]) -> list[str]:
     names: list[str] = []
     for path in paths:
         stem = path.name.partition(".")[0] or path.name
-        taken = sum(name == stem or name.startswith(f"{stem}-") for name in names)
-        names.append(f"{stem}-{taken + 1}" if taken else stem)
+        num_same = sum(name == stem or name.startswith(f"{stem}-") for name in names)
+        names.append(f"{stem}-{num_same + 1}" if num_same else stem)
     return names
 
 
 def _follow(logs: list[FollowedLog], service: Service) -> None:
     try:
-        while not told_to_end(_SIGNALS, _POLL_SECONDS):
+        while not wait_for_signal(_SIGNALS, _POLL_SECONDS):
             for log in logs:
                 log.poll(service.agent.poll)
     finally:

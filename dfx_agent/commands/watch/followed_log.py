@@ -45,12 +45,12 @@ class FollowedLog:
         key_map: KeyMap = NO_MAP,
     ) -> None:
         self.path = path
-        self.num_told = 0
+        self.num_sent = 0
         self._run, self._directory, self._format = run, directory, format
         self._number = number
         self._map = key_map
         self._say = say
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._recorder: Recorder | None = None
         self._first: Row | None = None
         self._attempt = 0
@@ -77,9 +77,9 @@ class FollowedLog:
             self._recorder_of("")  # seen as a run before its first row
         try:
             log = self._open()
-            if self._tell(log, drain, is_resting=is_resting):
+            if self._send(log, drain, is_resting=is_resting):
                 self._begin_again()
-                self._tell(log, drain, is_resting=is_resting)
+                self._send(log, drain, is_resting=is_resting)
             for warning in log.warnings:
                 self._say_once(f"{self.path}: {warning}")
         except UnreadableLogError as error:
@@ -99,17 +99,17 @@ class FollowedLog:
             )
         return logs[-1]
 
-    def _tell(self, log: Log, drain: Callable[[], None], *, is_resting: bool) -> bool:
+    def _send(self, log: Log, drain: Callable[[], None], *, is_resting: bool) -> bool:
         """Send the rows not yet sent. True, without sending any, if this is another log."""
         num_values = num_seen = 0
         for step, values in _finished(log.rows(), is_resting=is_resting):
             num_seen += 1
             if num_seen == 1 and self._begins_otherwise((step, values)):
                 return True
-            if num_seen <= self.num_told:
+            if num_seen <= self.num_sent:
                 continue
             self._recorder_of(log.framework).scalars(values, step)
-            self.num_told += 1
+            self.num_sent += 1
             num_values += len(values)
             if num_values >= _MAX_VALUES_AT_ONCE:
                 drain()
@@ -117,7 +117,7 @@ class FollowedLog:
         if num_values:
             drain()
         # the latest row may have been sent while the file was unchanged
-        return num_seen + (not is_resting) < self.num_told
+        return num_seen + (not is_resting) < self.num_sent
 
     def _begins_otherwise(self, row: Row) -> bool:
         """A log that was rotated may already hold more rows than the one before it had."""
@@ -127,14 +127,14 @@ class FollowedLog:
             repr(values[key]) == repr(value) for key, value in first[1].items() if key in values
         )
         # the only row sent so far may have been extended
-        return self.num_told > 1 and not is_same
+        return self.num_sent > 1 and not is_same
 
     def _begin_again(self) -> None:
         self._say_once(f"{self.path} starts again: read as a restart of the job")
         self.close()
         self._recorder = None
         self._attempt += 1
-        self.num_told = 0
+        self.num_sent = 0
 
     def _recorder_of(self, framework: str) -> Recorder:
         if self._recorder is None:
@@ -153,17 +153,17 @@ class FollowedLog:
     def _say_once(self, line: str) -> None:
         """Once, and again when a count in it has grown tenfold."""
         size = _NUMBER.sub(lambda number: "0" * len(number.group()), line)
-        if size not in self._said:
-            self._said.add(size)
+        if size not in self._logged:
+            self._logged.add(size)
             self._say(line)
 
 
 def _finished(rows: Iterable[Row], *, is_resting: bool) -> Iterator[Row]:
     """The complete rows: without the latest row of a file that is being written."""
-    newest: Row | None = None
+    latest: Row | None = None
     for row in rows:
-        if newest is not None:
-            yield newest
-        newest = row
-    if newest is not None and is_resting:
-        yield newest
+        if latest is not None:
+            yield latest
+        latest = row
+    if latest is not None and is_resting:
+        yield latest

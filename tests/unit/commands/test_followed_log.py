@@ -28,7 +28,7 @@ class Follower:
     def read(self) -> int:
         for _ in range(3):
             self.log.poll(lambda: None)
-        return self.log.num_told
+        return self.log.num_sent
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 
 PROGRAM = """
 import signal, sys
-from dfx_agent.commands.serve.shutdown import told_to_end
+from dfx_agent.commands.serve.shutdown import wait_for_signal
 signals = {signal.SIGINT, signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 print("waits", flush=True)
-while not told_to_end(signals, 0.2):
+while not wait_for_signal(signals, 0.2):
     print("looks", flush=True)
 print("ends", flush=True)
 """

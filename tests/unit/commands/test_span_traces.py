@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dfx_agent.commands.serve import span_traces
-from dfx_agent.commands.serve.span_traces import SpanTraces, Teller, teller_of
+from dfx_agent.commands.serve.span_traces import SpanSender, SpanTraces, sender_of
 from dfx_agent.web.otlp.received_span import ReceivedSpan
 
 TRACE = b"t" * 16
@@ -21,11 +21,11 @@ def span(name="work", number=1, parent=b"", begin=10, end=20, trace=TRACE, step=
 
 
 def of(**resource):
-    return teller_of(span(**{"service.name": None, "service.instance.id": None} | resource))
+    return sender_of(span(**{"service.name": None, "service.instance.id": None} | resource))
 
 
 @pytest.mark.parametrize(
-    ("told", "teller"),
+    ("told", "sender"),
     [
         ({"service.name": "actor_train", "service.instance.id": "actor_train-3"}, ("actor", 3)),
         ({"service.name": "driver"}, ("driver", 0)),
@@ -39,9 +39,9 @@ def of(**resource):
         ({}, None),
     ],
 )
-def test_who_tells_a_span(told, teller):
+def test_who_tells_a_span(told, sender):
     found = of(**told)
-    assert (found and (found.role, found.rank)) == teller
+    assert (found and (found.role, found.rank)) == sender
 
 
 @pytest.mark.parametrize(("step", "known"), [(2**63 - 1, 2**63 - 1), (2**63, None)])
@@ -59,8 +59,8 @@ def test_a_trace_is_told_when_its_root_and_who_is_late_have_come():
     root = replace(root, resource={"service.name": "driver"})
     traces.add([root], 100.0)
     assert traces.whole(105.0) == []
-    (worker, driver) = sorted(traces.whole(106.0), key=lambda each: each.teller)
-    assert worker.teller == Teller("", "actor", 3, "")
+    (worker, driver) = sorted(traces.whole(106.0), key=lambda each: each.sender)
+    assert worker.sender == SpanSender("", "actor", 3, "")
     assert (worker.step, worker.begin_ns, worker.end_ns) == (7, 5, 30)
     assert [stage.name for stage in worker.stages] == ["actor_update"]
     assert (driver.step, driver.stages) == (7, ())
