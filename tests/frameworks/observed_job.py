@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 TIMEOUT_SECONDS = 200.0
+IMPORTS_TORCH = re.compile(r"^\s*(import|from) .*\btorch\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,12 @@ class Observed:
         }
 
 
+def need_packages(sources: str) -> None:
+    """Skip the test if these sources import torch and it is not installed."""
+    if IMPORTS_TORCH.search(sources):
+        pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
+
+
 def observe(
     job: str,
     *,
@@ -83,6 +93,7 @@ def observe(
 ) -> Observed:
     """``job``: Python source. ``paths`` go before the environment's own packages; ``stubs`` are
     packages that need a device or are not installed here, and are there in name only."""
+    need_packages(job)
     job_env = {k: v for k, v in os.environ.items() if not k.startswith(("DFX_", "RANK", "WORLD"))}
     job_env |= {"DFX_DIR": os.environ["DFX_DIR"], "DFX_STUBS": ",".join(stubs)}
     job_env |= {"DFX_MAX_OVERHEAD": "0", "DFX_LEDGER_EVERY_STEP": "1", **dict(env or {})}

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
-from observed_job import Observed, observe
+from observed_job import Observed, need_packages, observe
 
 __all__ = ["Observed", "Shapes", "observe"]
 
@@ -29,6 +29,7 @@ class Shapes:
     stubs: tuple[str, ...] = ()
 
     def on_copy(self, job: str, folder: Path) -> Observed:
+        need_packages("\n".join(map(dedent, self.sources.values())))
         for name, source in self.sources.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

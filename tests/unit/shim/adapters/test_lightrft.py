@@ -120,8 +120,13 @@ LIGHTRFT = Shapes(
     },
 )  # fmt: skip
 
-# lightrft asks for a device while it is imported
-CPU = "import torch\ntorch.cuda.current_device = lambda: 'cpu'\n"
+# lightrft asks for a device while it is imported, and for a class that transformers 5 has renamed
+CPU = """
+import torch, transformers.processing_utils  # which loads the package a second time
+import transformers
+torch.cuda.current_device = lambda: 'cpu'
+transformers.AutoModelForVision2Seq = transformers.AutoModel
+"""
 
 
 @LIGHTRFT.each_place
