@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -13,11 +13,12 @@ from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
-from dfx_agent.facts.seat import LOG_ROLE, Seat
+from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.sending import UnsentFacts
 from dfx_agent.job.fold import JobFold
@@ -32,6 +33,7 @@ from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.engines.discovery import SERVING_ROLES
 from dfx_agent.node.engines.pool import IdleCheck
 from dfx_agent.node.ledger_batches import LedgerAssembler
+from dfx_agent.node.measurements import rank_totals, unjudged_facts
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import Process
@@ -74,7 +76,7 @@ class LocalRun:
         self.scalar_rows = ScalarRows()
         self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
         self._memory = MemoryReader()
-        self._node = OwnNode(self.facts, self.memory)
+        self._node = OwnNode(self.facts, self.memory, self.totals_of)
         self._scalars: list[ReportedScalars] = []  # since the latest reading
         self._batches: list[LedgerNews] = []
         self._watches: dict[str, StepWatch] = {}  # by role
@@ -196,11 +198,13 @@ class LocalRun:
         with guard("judgement", run, STEPS):
             self.collectives.settle()
             steps = tuple(map(self._role_steps, self._watches))
+        ranks = self._ranks(now_ns)
         facts = RunFacts(
             run=run, node="", now_seconds=self._unix_seconds(now_ns), now_ns=now_ns, is_full=False,
             framework=self.framework, steps=steps, scalars=scalars, batches=batches,
             quiet_seconds=self.tracks.quiet_seconds(now_ns),
-            ranks=self._ranks(now_ns),
+            ranks=ranks,
+            unjudged=self._unjudged(ranks, now_ns),
             seats=tuple(process.seat for process in processes),
             progress=tuple(self.ledger_batches.progress(processes)),
             reported=self.reported,
@@ -228,6 +232,17 @@ class LocalRun:
         logs = [p for (role, _), p in self.processes.items() if role == LOG_ROLE]
         return {**self.tracks.facts(now_ns), **({LOG_ROLE: tuple(map(_log, logs))} if logs else {})}
 
+    def _unjudged(
+        self, ranks: Mapping[str, Sequence[RankFacts]], now_ns: int
+    ) -> dict[str, tuple[RankFacts, ...]]:
+        """Facts about the processes that are shown and that no judge reads."""
+        judged = {(role, rank.label) for role, known in ranks.items() for rank in known}
+        by_role: dict[str, list[RankFacts]] = {}
+        for (role, label), process in self.processes.items():
+            if role == LOG_ROLE or (role, label) not in judged:
+                by_role.setdefault(role, []).append(unjudged_facts(process, now_ns))
+        return {role: tuple(found) for role, found in by_role.items()}
+
     def _role_steps(self, role: str) -> RoleSteps:
         """What this reading closed of one role, and how its ranks are laid out."""
         watch = self._watches[role]
@@ -240,6 +255,11 @@ class LocalRun:
     def memory(self) -> tuple[MemoryFacts, ...]:
         """What its living processes hold."""
         return self._memory.facts(self._judged().values())
+
+    def totals_of(self, process: ProcessId) -> RankTotals | None:
+        """Totals of one of its processes; None after it was dropped."""
+        found = self.processes.get((process.role, process.label))
+        return None if found is None else rank_totals(found)
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now of the processes of this node."""

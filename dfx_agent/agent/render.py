@@ -8,34 +8,28 @@ from dataclasses import replace
 
 from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.work_rows import work_row
+from dfx_agent.facts.measurements import RankDetails
 from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.job.rank_rows import RankInput, rank_row
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.node.engines.pool import pool_of
-from dfx_agent.node.memory.gauges import device_rows, held_rows
+from dfx_agent.node.measurements import stamps
+from dfx_agent.node.passive import OutsideProcess
 from dfx_agent.node.process import Process
-from dfx_agent.node.time.account import SpanEvent
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.snapshot import (
     Blindness,
     EngineFacts,
-    HostMemory,
-    OpenSpan,
     Piece,
     RankRow,
     RunRow,
     RunVerdicts,
     Snapshot,
-    SpanKind,
-    StageStamp,
     TimelineRow,
     TimeSplit,
     sentences,
 )
 from dfx_agent.snapshot.faults import not_green, unclear
-from dfx_agent.wire.layout import UNKNOWN
-from dfx_agent.wire.records import STAGE, WAIT
-
-_SPAN_KINDS: dict[int, SpanKind] = {STAGE: "stage", WAIT: "wait"}
 
 
 def run_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
@@ -108,121 +102,38 @@ def timeline_rows(
 
 def _rank_rows(run: LocalRun) -> Iterator[RankRow]:
     """Rows of the processes that can be rendered; the run's faults name the other processes."""
-    places = run.job.rows.places()
-    ordered = sorted(run.processes.items(), key=lambda item: (item[0][0], rank_order(item[0][1])))
-    for (role, label), process in ordered:
-        with run.faults.guard("rendering", run.run, f"rank {label}"):
-            place = places.get(role, {}).get(label, {})
-            yield replace(_measured(run, process, _rank_row(run, process)), place=place)
+    details = {}
+    for process in run.processes.values():
+        with run.faults.guard("rendering", run.run, f"rank {process.label}"):
+            details[process.id] = _details(run, process)
+    yield from run.job.rows.ranks(details)
     for outside in run.outside:
         with run.faults.guard("rendering", run.run, f"rank {outside.label}"):
-            yield outside.row()
+            yield outside_row(outside)
 
 
-def _rank_row(run: LocalRun, process: Process) -> RankRow:
-    identity, preamble = process.follower.identity, process.follower.preamble
-    totals = process.totals()
-    is_log = identity.role == LOG_ROLE
-    account = None if is_log else process.account
-    current = account.current if account else None
-    seconds = process.follower.epoch_seconds
-    event = process.last_event_ns
-    return RankRow(
-        role=identity.role,
-        rank=process.label,
-        local_rank=_none_if_unknown(identity.local_rank),
-        world_size=_none_if_unknown(identity.world_size),
-        node=identity.host,
-        pid=process.pid,
-        attempt=process.attempt,
-        state=process.state,
-        begin_seconds=preamble.created_epoch_ns / 1e9,
-        last_event_seconds=seconds(event) if event else None,
-        step=process.step,
-        step_begin_seconds=seconds(current.begin_ns) if current else None,
-        inflight=_open_spans(process, run.facts.now_ns),
-        totals=TimeSplit() if is_log else totals.split.as_seconds(),
-        current=current.split.as_seconds() if current else TimeSplit(),
-        last=process.windows[-1].window.split.as_seconds() if process.windows else None,
-        tokens_total=totals.tokens,
-        queue_depth=dict(process.queues),
-        policy_version=process.policy_version,
-        scalars=run.scalar_rows.rank_rows(process, run.framework_of(process)),
-        stamps=_stamps(process),
-        num_records=totals.num_records,
-        num_lost_records=totals.num_lost,
-        num_late_records=totals.num_late,
-        num_guest_drops=totals.num_guest_drops,
-        num_earlier_records=totals.num_earlier,
-        counters_total=totals.counters,
-        source="passive" if is_log else "guest",
-        is_suspended=run.tracks.is_suspended(process),
-    )
+def outside_row(outside: OutsideProcess) -> RankRow:
+    """The row of a process without a guest."""
+    seat, details = outside.seat, RankDetails(outside=outside.seen())
+    return rank_row(RankInput(seat, seat.node, totals=outside.totals(), details=details))
 
 
-def _measured(run: LocalRun, process: Process, row: RankRow) -> RankRow:
-    """``row`` with the measurements of the process that do not depend on steps."""
+def _details(run: LocalRun, process: Process) -> RankDetails:
+    """What only this node has of a process. A log has no times of its own."""
+    account = None if process.registered_as.role == LOG_ROLE else process.account
+    process.catch_up()
     last = process.windows[-1].window if process.windows else None
-    return replace(
-        row,
+    return RankDetails(
+        current=account.current.split.as_seconds() if account else TimeSplit(),
+        last=last.split.as_seconds() if last else None,
+        scalars=run.scalar_rows.rank_rows(process, run.framework_of(process)),
+        stamps=stamps(process),
         gauges=dict(process.gauges),
         collectives=run.collectives.rows(process),
         groups=run.collectives.group_rows(process),
-        ledger=run.judge.ledger.rows(process.registered_as.role, process.label),
-        devices=device_rows(process.gauges),
-        device_names=process.devices.names,
-        device_bytes=dict(process.devices.own_bytes),
         device_stages=process.devices.rows(),
-        host_memory=None if row.source == "passive" else _host_memory(process),
-        held=held_rows(process.gauges),
-        beside_allocator=process.memory.beside_allocator,
         event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
         work=work_row(process, run.peaks, run.model_configs),
-    )
-
-
-def _host_memory(process: Process) -> HostMemory | None:
-    memory = process.memory
-    if memory.anonymous_bytes is None:
-        return None
-    stages = memory.stage_bytes.items()
-    return HostMemory(
-        memory.anonymous_bytes,
-        memory.trend.slope_bytes_per_step(),
-        memory.heap.now,
-        memory.bytes.resident,
-        memory.bytes.virtual,
-        {stage: had.resident for stage, had in stages if had.resident is not None},
-        {stage: had.virtual for stage, had in stages if had.virtual is not None},
-    )
-
-
-def _open_spans(process: Process, read_ns: int) -> tuple[OpenSpan, ...]:
-    now = read_ns if process.is_living else process.last_event_ns or 0
-    ordered = sorted(process.inflight, key=lambda event: event.span)
-    return tuple(_open_span(process, event, now) for event in ordered)
-
-
-def _open_span(process: Process, event: SpanEvent, now_ns: int) -> OpenSpan:
-    kind = _SPAN_KINDS.get(event.kind, "collective")
-    number = None if event.step < 0 else event.step
-    return OpenSpan(
-        kind=kind,
-        name=event.name,
-        begin_seconds=process.follower.epoch_seconds(event.begin_ns),
-        elapsed_seconds=max(0.0, (now_ns - event.begin_ns) / 1e9),
-        step=None if kind == "collective" else number,
-        sequence=number if kind == "collective" else None,
-    )
-
-
-def _stamps(process: Process) -> tuple[StageStamp, ...]:
-    seconds = process.follower.epoch_seconds
-    return tuple(
-        StageStamp(
-            stage, slot, seconds(s.begin_ns), None if s.end_ns is None else seconds(s.end_ns)
-        )
-        for (stage, slot), s in process.stamps.items()
     )
 
 
@@ -240,7 +151,3 @@ def _timeline_row(process: Process, closed: ClosedStep) -> TimelineRow:
             Piece(p.kind, p.name, seconds(p.begin_ns), seconds(p.end_ns)) for p in window.pieces
         ),
     )
-
-
-def _none_if_unknown(value: int) -> int | None:
-    return None if value == UNKNOWN else value

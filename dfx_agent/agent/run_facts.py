@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dfx_agent.agent.local_run import LocalRun
-from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.seat import LOG_ROLE, ROLLOUT_SIDE, Launch, Seat
+from dfx_agent.facts.seat import LOG_ROLE, Launch, Seat
 from dfx_agent.hub import rounding
 from dfx_agent.node.process import Process
 from dfx_agent.node.rendezvous import rendezvous_of
@@ -65,9 +64,7 @@ class RunReporter:
         is_full = is_full or number == 1
         seats, left = unsent.seats(map(self._seat, run.processes.values()), is_full=is_full)
         ranks = {
-            role: unsent.ranks(
-                role, [_with_totals(run, role, r) for r in rank_facts], is_full=is_full
-            )
+            role: unsent.ranks(role, rank_facts, is_full=is_full)
             for role, rank_facts in facts.ranks.items()
         }
         return replace(
@@ -79,6 +76,12 @@ class RunReporter:
             seats=seats,
             left=left,
             ranks=ranks,
+            unjudged={
+                role: tuple(map(rounding.rank, known)) for role, known in facts.unjudged.items()
+            },
+            totals=unsent.totals(
+                [seat.id for seat in facts.seats], run.totals_of, facts.now_ns, is_full=is_full
+            ),
             steps=tuple(
                 unsent.role(role_steps, is_full=is_full)
                 for role_steps in facts.steps
@@ -105,14 +108,6 @@ class RunReporter:
         if key not in self._rendezvous and process.is_living:
             self._rendezvous[key] = rendezvous_of(process.pid)
         return replace(process.seat, rendezvous=self._rendezvous.get(key, ""))
-
-
-def _with_totals(run: LocalRun, role: str, rank: RankFacts) -> RankFacts:
-    """With where its time went, of who makes samples: a pipeline is judged by it."""
-    process = run.processes.get((role, rank.label))
-    if process is None or role not in ROLLOUT_SIDE:
-        return rank
-    return replace(rank, totals=process.totals().split.as_seconds())
 
 
 def _failing(fold: LocalRun) -> str:

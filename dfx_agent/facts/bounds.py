@@ -13,6 +13,8 @@ from dfx_agent.facts.run import RunFacts
 # rank and step takes 6.4 KB and 730 values
 MAX_BYTES, MAX_VALUES = 32 << 20, 4_000_000
 MAX_PROCESSES, MAX_ROLES = 4096, 64
+# of counters, stages or tokens of one rank, each
+MAX_NAMES_OF_RANK = 256
 MAX_NAME_CHARACTERS, MAX_NUMBER = 1024, 1 << 63
 
 
@@ -28,15 +30,27 @@ def check_size(document: bytes) -> None:
 def check(facts: RunFacts) -> None:
     """Raise ValueError with one line about the first value that exceeds its limit."""
     num_processes = len(facts.seats) + len(facts.left)
-    if max(num_processes, *map(len, facts.ranks.values()), len(facts.memory)) > MAX_PROCESSES:
+    of_roles = *facts.ranks.values(), *facts.unjudged.values()
+    num_items = map(len, (*of_roles, facts.memory, facts.totals))
+    if max(num_processes, *num_items) > MAX_PROCESSES:
         raise ValueError(f"facts of more than {MAX_PROCESSES:,} processes")
-    roles = {seat.role for seat in facts.seats} | facts.ranks.keys()
+    roles = {seat.role for seat in facts.seats} | facts.ranks.keys() | facts.unjudged.keys()
     if len(roles | {steps.role for steps in facts.steps}) > MAX_ROLES:
         raise ValueError(f"facts of more than {MAX_ROLES} roles")
+    if any(num > MAX_NAMES_OF_RANK for num in _nums_of_ranks(facts)):
+        raise ValueError(f"facts of a rank with more than {MAX_NAMES_OF_RANK} counters or stages")
     if any(len(name) > MAX_NAME_CHARACTERS for name in _names(facts)):
         raise ValueError(f"facts with a name of more than {MAX_NAME_CHARACTERS:,} characters")
     if any(abs(number) >= MAX_NUMBER for number in _numbers(facts)):
         raise ValueError("facts with a number of more than 64 bits")
+
+
+def _nums_of_ranks(facts: RunFacts) -> Iterator[int]:
+    for totals in facts.totals:
+        split = totals.split
+        yield from map(len, (totals.counters, totals.tokens, split.stage_seconds))
+        yield from map(len, (split.wait_seconds, *split.wait_seconds.values()))
+        yield from map(len, (totals.devices, totals.device_names, totals.held))
 
 
 def _names(facts: RunFacts) -> Iterator[str]:
@@ -44,9 +58,11 @@ def _names(facts: RunFacts) -> Iterator[str]:
     yield facts.failing
     for seat in facts.seats:
         yield from (seat.role, seat.label, seat.node, seat.rendezvous)
-    for role, ranks in facts.ranks.items():
+    for role, ranks in (*facts.ranks.items(), *facts.unjudged.items()):
         yield role
         yield from (rank.label for rank in ranks)
+    for totals in facts.totals:
+        yield from (*totals.counters, *totals.tokens, *totals.split.stage_seconds)
     for scalars in facts.scalars:
         yield from (scalar.key for scalar in scalars.scalars)
     if facts.launch is not None:

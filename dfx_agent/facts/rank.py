@@ -10,7 +10,7 @@ from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.snapshot import RankState, TimeSplit
+from dfx_agent.snapshot import RankState
 from dfx_agent.wire.failure import Failure as Failure  # noqa: PLC0414 (for readers of facts)
 from dfx_agent.wire.records import DATA_LOADER_WAIT, DDP_GRADIENTS
 
@@ -113,6 +113,8 @@ class RankFacts:
     is_outlived: bool | None = None
     exit_status: ExitStatus | None = None
     was_oom_killed: bool = False
+    is_suspended: bool = False
+    """Whether the kernel reports it as stopped (state T), and it has not moved since."""
     is_stopped: bool = False
     stopped_seconds: float | None = None
     """Time since it was first seen stopped; None if that may have been since it last moved."""
@@ -137,9 +139,6 @@ class RankFacts:
     """Duration of the current step so far; None before the first one."""
     reported_step: int | None = None
     """Step of its latest record."""
-    num_records: int = 0
-    totals: TimeSplit | None = None
-    """Where its time went since its start, for ranks that make samples."""
     queue_depth: Mapping[str, float] = field(default_factory=dict)
     """Last reported depth by queue."""
     failure: Failure | None = None

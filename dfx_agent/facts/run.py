@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import LedgerNews, Progress
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
@@ -55,6 +56,10 @@ class RunFacts:
     """Processes that are no longer seen."""
     ranks: Mapping[str, tuple[RankFacts, ...]] = field(default_factory=dict)
     """By role; missing if the ranks are unknown. For a log file only the step that it reports."""
+    unjudged: Mapping[str, tuple[RankFacts, ...]] = field(default_factory=dict)
+    """By role: logs, detached processes and old attempts. They are shown, no judge reads them."""
+    totals: tuple[RankTotals, ...] = ()
+    """Changed since the facts before."""
     steps: tuple[RoleSteps, ...] = ()
     """The latest that are stored."""
     memory: tuple[MemoryFacts, ...] = ()

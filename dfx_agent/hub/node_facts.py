@@ -8,6 +8,7 @@ from dataclasses import replace
 from dfx_agent.facts.bounds import MAX_PROCESSES, MAX_ROLES
 from dfx_agent.facts.flight import FlightRecord
 from dfx_agent.facts.layout import NO_LAYOUT, Layout
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
@@ -32,6 +33,8 @@ class NodeRun:
         self.is_behind = True
         self.memory: dict[ProcessId, MemoryFacts] = {}
         self.ranks: dict[tuple[str, str], RankFacts] = {}
+        self.unjudged: dict[tuple[str, str], RankFacts] = {}
+        self._totals: dict[ProcessId, RankTotals] = {}
         self.layouts: dict[str, Layout] = {}
         self._seats: dict[ProcessId, Seat] = {}
         self._flights: dict[tuple[str, str], tuple[FlightRecord, Shift, FlightRecord | None]] = {}
@@ -47,6 +50,14 @@ class NodeRun:
     def memory_facts(self) -> Mapping[ProcessId, MemoryFacts]:
         """Memory of living processes."""
         return self.memory
+
+    def totals_of(self, process: ProcessId) -> RankTotals | None:
+        """Totals of a process in its last report of them; None before the first."""
+        return self._totals.get(process)
+
+    def shown_rank(self, place: tuple[str, str]) -> RankFacts | None:
+        """Facts of a rank, judged or not, on the clocks of the node."""
+        return self.unjudged.get(place) or self.ranks.get(place)
 
     def attempt(self, process: ProcessId) -> int:
         """How often the rank of this process was restarted before; 0 for a removed process."""
@@ -75,6 +86,7 @@ class NodeRun:
         self._take_seats(facts)
         self._take_ranks(facts)
         self._take_memory(facts)
+        self._take_totals(facts)
         return not self.is_behind
 
     def _check_bounds(self, facts: RunFacts) -> None:
@@ -126,6 +138,16 @@ class NodeRun:
                 elif before is not None and before.pid == reported.pid:
                     ranks_by_key[role, reported.label] = _grown(before, reported, now)
         self.ranks = ranks_by_key
+        self.unjudged = {
+            (role, rank.label): replace(rank, now_ns=facts.now_ns, now_seconds=facts.now_seconds)
+            for role, ranks in facts.unjudged.items()
+            for rank in ranks
+        }
+
+    def _take_totals(self, facts: RunFacts) -> None:
+        before = {} if facts.is_full else self._totals
+        reported = {totals.process: totals for totals in facts.totals}
+        self._totals = {p: t for p, t in {**before, **reported}.items() if p in self._seats}
 
     def _take_memory(self, facts: RunFacts) -> None:
         before = {} if facts.is_full else self.memory

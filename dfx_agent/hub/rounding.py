@@ -1,24 +1,37 @@
 """Rounds facts before they are sent to a hub: random trailing digits do not compress.
 
 Timestamps are rounded to 0.1 ms, durations to three significant digits, and seconds of a step to
-four to six decimals. Reported values have nine significant digits. Counts and checksums are exact.
+four to six decimals. Reported values have nine significant digits, bytes have four. Counts and
+checksums are exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from itertools import islice
 from math import isfinite
+from typing import Any, TypeVar
 
+from dfx_agent.facts.bounds import MAX_NAMES_OF_RANK
 from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.steps import RankStep, Step
-from dfx_agent.snapshot import TimeSplit
+from dfx_agent.snapshot import (
+    DeviceMemory,
+    HeldMemory,
+    HostMemory,
+    NonAllocatorMemory,
+    TimeSplit,
+)
 
 _INSTANT_NS = 10**5
 _DIGITS = 3
+
+_Row = TypeVar("_Row", HostMemory, DeviceMemory, HeldMemory, NonAllocatorMemory, Any)
 
 
 def rank(facts: RankFacts) -> RankFacts:
@@ -41,7 +54,21 @@ def rank(facts: RankFacts) -> RankFacts:
         longest_gap_seconds=round(facts.longest_gap_seconds, 2),
         processor_share=round(facts.processor_share, 3),
         opened_ns=tuple(map(_instant, facts.opened_ns)),
-        totals=None if facts.totals is None else _split(facts.totals),
+    )
+
+
+def totals(exact: RankTotals) -> RankTotals:
+    """A job chooses names of counters, tokens and stages, so their number is limited."""
+    return replace(
+        exact,
+        split=_split(exact.split),
+        tokens=_limited(exact.tokens),
+        counters={name: _value(count) for name, count in _limited(exact.counters).items()},
+        host_memory=exact.host_memory and _numbers(exact.host_memory),
+        devices=tuple(map(_numbers, exact.devices[:MAX_NAMES_OF_RANK])),
+        device_bytes={name: _bytes(value) for name, value in exact.device_bytes.items()},
+        held=tuple(map(_numbers, exact.held[:MAX_NAMES_OF_RANK])),
+        beside_allocator=exact.beside_allocator and _numbers(exact.beside_allocator),
     )
 
 
@@ -92,9 +119,9 @@ def _split(exact: TimeSplit) -> TimeSplit:
         round(exact.wall_seconds, 2),
         round(exact.active_seconds, 2),
         round(exact.idle_seconds, 2),
-        {name: round(seconds, 2) for name, seconds in exact.stage_seconds.items()},
+        {name: round(seconds, 2) for name, seconds in _limited(exact.stage_seconds).items()},
         {
-            kind: {stage: round(seconds, 2) for stage, seconds in places.items()}
+            kind: {stage: round(seconds, 2) for stage, seconds in _limited(places).items()}
             for kind, places in exact.wait_seconds.items()
         },
     )
@@ -127,6 +154,24 @@ def _durations_of(by_name: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int
 def _duration(ns: int) -> int:
     """Rounded to three significant digits."""
     return round(ns, _DIGITS - len(str(ns))) if ns >= 10**_DIGITS else ns
+
+
+def _limited(by_name: Mapping[str, float]) -> dict[str, float]:
+    return dict(islice(by_name.items(), MAX_NAMES_OF_RANK))
+
+
+def _numbers(row: _Row) -> _Row:
+    """A row of memory with all its bytes rounded."""
+    return replace(row, **{field.name: _bytes(getattr(row, field.name)) for field in fields(row)})
+
+
+def _bytes(value: Any) -> Any:
+    """Four significant digits; also in mappings and rows. Texts stay."""
+    if isinstance(value, dict):
+        return {name: _bytes(of) for name, of in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _numbers(value)
+    return float(f"{value:.4g}") if isinstance(value, (float, int)) else value
 
 
 def _value(value: float) -> float:

@@ -11,21 +11,25 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from statistics import median
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, Samples
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars
-from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.seat import ROLLOUT_SIDE, ProcessId, Seat
 from dfx_agent.facts.short_steps import mean_step
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import LEAST_SECONDS, RoleSteps, Step
 from dfx_agent.hub import rounding
 
 _KEEP_STEPS, _KEEP_REPORTS = 64, 256
+# totals of a living rank are sent in this interval, of ranks that make samples with every report:
+# a pipeline is judged by them
+_TOTALS_EVERY_NS = 15 * 10**9
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
 _MOST_BITS = 10  # lowest bits of the step number that may differ in a chunk
@@ -60,6 +64,13 @@ class UnsentItems(Generic[_Item]):
         return tuple(islice(self._items, num_sent, None))
 
 
+class _SentTotals(NamedTuple):
+    totals: RankTotals
+    sent_ns: int
+    is_final: bool
+    """Whether its process had ended."""
+
+
 class UnsentFacts:
     """Facts of one run. ``add`` every reading; the other methods return unsent facts once."""
 
@@ -72,6 +83,7 @@ class UnsentFacts:
         self._ranks: dict[tuple[str, str, int], RankFacts] = {}
         self._memory: dict[ProcessId, MemoryFacts] = {}
         self._seats: dict[ProcessId, Seat] = {}
+        self._totals: dict[ProcessId, _SentTotals] = {}
         self._chunks: dict[str, StepChunks] = {}
         self._layouts: dict[str, Layout] = {}
 
@@ -135,6 +147,41 @@ class UnsentFacts:
         before, self._seats = {} if is_full else self._seats, current
         changed = tuple(seat for key, seat in current.items() if before.get(key) != seat)
         return changed, tuple(key for key in before if key not in current)
+
+    def totals(
+        self,
+        processes: Iterable[ProcessId],
+        read: Callable[[ProcessId], RankTotals | None],
+        now_ns: int,
+        *,
+        is_full: bool,
+    ) -> tuple[RankTotals, ...]:
+        """Totals that have changed, of a living rank at most once in 15 s.
+
+        ``read``: called only for processes whose totals are due.
+        """
+        before, self._totals = {} if is_full else self._totals, {}
+        changed = []
+        for process in processes:
+            sent = before.get(process)
+            if sent is not None and not self._are_due(process, sent, now_ns):
+                self._totals[process] = sent
+            elif (totals := read(process)) is not None:
+                rounded, is_final = rounding.totals(totals), not self._is_living(process)
+                self._totals[process] = _SentTotals(rounded, now_ns, is_final)
+                if sent is None or sent.totals != rounded:
+                    changed.append(rounded)
+        return tuple(changed)
+
+    def _are_due(self, process: ProcessId, sent: _SentTotals, now_ns: int) -> bool:
+        if not self._is_living(process):
+            return not sent.is_final
+        return process.role in ROLLOUT_SIDE or now_ns - sent.sent_ns >= _TOTALS_EVERY_NS
+
+    def _is_living(self, process: ProcessId) -> bool:
+        """As in the report that ``seats`` has begun."""
+        seat = self._seats.get(process)
+        return seat is not None and seat.is_living
 
     def memory(self, facts: Iterable[MemoryFacts], *, is_full: bool) -> tuple[MemoryFacts, ...]:
         """Memory of processes with at least 16 new steps since the last report."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
@@ -16,17 +17,26 @@ class OwnNode(NodeRun):
     """The local node. ``take`` every reading: only growing lists are partial."""
 
     def __init__(
-        self, facts: RunFacts, read_memory: Callable[[], Iterable[MemoryFacts]] = tuple
+        self,
+        facts: RunFacts,
+        read_memory: Callable[[], Iterable[MemoryFacts]] = tuple,
+        read_totals: Callable[[ProcessId], RankTotals | None] = lambda _process: None,
     ) -> None:
-        """``read_memory``: reads living processes; called only when memory is judged."""
+        """``read_memory``: reads living processes; called only when memory is judged.
+
+        ``read_totals``: reads one process; called only when its row is built.
+        """
         super().__init__(facts.node, NodeClock(), facts)
-        self._read_memory = read_memory
+        self._read_memory, self._read_totals = read_memory, read_totals
 
     def take(self, facts: RunFacts, received_ns: int) -> bool:
         self.facts, self.received_ns, self.is_behind = facts, received_ns, False
         self._seats = {seat.id: seat for seat in facts.seats}
         self.ranks = {
             (role, rank.label): rank for role, ranks in facts.ranks.items() for rank in ranks
+        }
+        self.unjudged = {
+            (role, rank.label): rank for role, ranks in facts.unjudged.items() for rank in ranks
         }
         self.layouts = {steps.role: steps.layout for steps in facts.steps}
         return True
@@ -36,6 +46,9 @@ class OwnNode(NodeRun):
 
     def memory_facts(self) -> Mapping[ProcessId, MemoryFacts]:
         return {facts.process: facts for facts in self._read_memory()}
+
+    def totals_of(self, process: ProcessId) -> RankTotals | None:
+        return self._read_totals(process)
 
     def shift(self, *_: object) -> Shift:
         return OWN_CLOCKS

@@ -13,10 +13,12 @@ from collections.abc import Iterable
 
 from dfx_agent.base import boot_clock
 from dfx_agent.base.text import age_text
+from dfx_agent.facts.measurements import RankTotals
+from dfx_agent.facts.seat import Seat
 from dfx_agent.node.host.memory import ProcessBytes, process_bytes
 from dfx_agent.node.host.processes import stat_fields
 from dfx_agent.node.sentences import OUTSIDE_ONLY, STARTING
-from dfx_agent.snapshot import HostMemory, OutsideLook, RankRow, RankState, TimeSplit, Verdict
+from dfx_agent.snapshot import HostMemory, OutsideLook, Verdict
 from dfx_agent.wire import Identity
 from dfx_agent.wire.layout import UNKNOWN
 
@@ -73,48 +75,28 @@ class OutsideProcess:
         self._stage = stage
         self._stage_samples[stage] += 1
 
-    def row(self) -> RankRow:
-        identity, memory = self.identity, self._memory
-        return RankRow(
-            role=identity.role,
-            rank=self.label,
-            local_rank=_value_or_none(identity.local_rank),
-            world_size=_value_or_none(identity.world_size),
-            node=identity.host,
-            pid=self.pid,
-            attempt=identity.attempt,
-            state=self._rank_state(),
-            begin_seconds=self.begin_seconds,
-            last_event_seconds=None,
-            step=None,
-            step_begin_seconds=None,
-            inflight=(),
-            totals=TimeSplit(),
-            current=TimeSplit(),
-            last=None,
-            tokens_total={},
-            queue_depth={},
-            policy_version=None,
-            scalars=(),
-            stamps=(),
-            num_records=0,
-            num_lost_records=0,
-            num_late_records=0,
-            num_guest_drops=0,
-            host_memory=None
-            if memory.anonymous is None
-            else HostMemory(
+    @property
+    def seat(self) -> Seat:
+        """Where this process belongs in the job. An exit status is never known from outside."""
+        identity = self.identity
+        return Seat(
+            role=identity.role, label=self.label, rank=identity.rank,
+            local_rank=identity.local_rank, world_size=identity.world_size, node=identity.host,
+            attempt=identity.attempt, state="live" if self.is_living else "exited", pid=self.pid,
+            created_ns=round(self.begin_seconds * 1e9),
+        )  # fmt: skip
+
+    def totals(self) -> RankTotals:
+        """Only its memory is visible from outside."""
+        memory, host = self._memory, None
+        if memory.anonymous is not None:
+            host = HostMemory(
                 memory.anonymous, resident_bytes=memory.resident, virtual_bytes=memory.virtual
-            ),
-            source="passive",
-            outside=self._look(),
-        )
+            )
+        return RankTotals(process=self.seat.id, host_memory=host)
 
-    def _rank_state(self) -> RankState:
-        """An exit status is never known: only the parent process receives it."""
-        return "live" if self.is_living else "exited"
-
-    def _look(self) -> OutsideLook:
+    def seen(self) -> OutsideLook:
+        """What the latest poll has read."""
         return OutsideLook(
             state=self._state,
             cpu_seconds=self._cpu_seconds if self._looked_ns else None,
@@ -184,7 +166,3 @@ def _thread_states(pid: int) -> list[str]:
         return []
     fields = (stat_fields(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
     return [found[0] for found in fields if found]
-
-
-def _value_or_none(value: int) -> int | None:
-    return None if value == UNKNOWN else value

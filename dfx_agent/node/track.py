@@ -86,7 +86,7 @@ class Track:
         """Collectives and waits for peers in which the process is blocked now."""
         events = self.process.inflight
         parents = {event.parent for event in events if event.kind in COLLECTIVES}
-        found = [_arrival(event) for event in events if event.kind in COLLECTIVES]
+        found = [arrival_of(event) for event in events if event.kind in COLLECTIVES]
         waits = [e for e in events if e.kind == WAIT and e.name in PEER_WAITS]
         found += [Arrival(e.name, "", None, e.begin_ns) for e in waits if e.span not in parents]
         return found
@@ -158,6 +158,7 @@ class Track:
             has_groups=bool(process.groups),
             reached=dict(self.reached),
             operations=dict(self._operations),
+            is_suspended=self.is_suspended,
             is_stopped=is_stopped,
             is_ray_worker=self._ray.is_one,
             step_seconds=self._step_seconds(now_ns),
@@ -178,7 +179,6 @@ class Track:
             "open_spans": tuple(event.name for event in opened),
             "opened_ns": tuple(event.begin_ns for event in opened),
             "reported_step": process.latest_step,
-            "num_records": process.follower.num_read,
             "queue_depth": dict(process.queues),
         }
 
@@ -422,7 +422,8 @@ def _is_remote(event: SpanEvent) -> bool:
     return event.kind == WAIT and event.name == REMOTE_WAIT
 
 
-def _arrival(event: SpanEvent) -> Arrival:
+def arrival_of(event: SpanEvent) -> Arrival:
+    """An open collective as the call in which its rank waits."""
     operation, _, group = event.name.rpartition("@")
     sequence = event.step if event.step >= 0 else None
     peer = PEER - event.step if event.step <= PEER else None

@@ -10,6 +10,7 @@ import pytest
 
 from dfx_agent.facts.bounds import MAX_BYTES, MAX_PROCESSES, MAX_ROLES, MAX_VALUES
 from dfx_agent.facts.document import dumped, loaded
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
@@ -27,6 +28,11 @@ def refusal(document):
     with pytest.raises(ValueError) as refused:
         loaded(document)
     return str(refused.value)
+
+
+def totals(num: int) -> RankTotals:
+    counters = {f"counter-{i}": 1.0 for i in range(num)}
+    return RankTotals(process=ProcessId("trainer", "0", 1), counters=counters)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +58,7 @@ def test_a_large_document_is_refused_before_it_is_parsed(document, reason):
     [
         ({"seats": seats(MAX_PROCESSES + 1)}, "facts of more than 4,096 processes"),
         ({"seats": seats(MAX_ROLES + 1, "role-{}")}, "facts of more than 64 roles"),
+        ({"totals": (totals(257),)}, "facts of a rank with more than 256 counters or stages"),
         ({"run": LONG}, "facts with a name of more than 1,024 characters"),
         ({"node": LONG}, "facts with a name of more than 1,024 characters"),
         ({"launch": Launch(run=LONG, num_nodes=2)}, "facts with a name of more than 1,024 char"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import count
 
 from hang_scene import staged
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.facts.document import dumped, loaded
 from dfx_agent.facts.ledger import LedgerNews
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
@@ -178,3 +180,36 @@ def test_a_launcher_that_waits_is_told_until_its_run_has_somebody(dfx_dir):
         scene.warm_up()
         scene.agent.poll()
         assert [facts.launch for facts in scene.agent.facts()] == [None]
+
+
+def test_totals_are_sent_every_15_s_and_when_the_process_has_ended():
+    process = ProcessId("trainer", "0", 1)
+    unsent, reads = UnsentFacts(), count(1)
+
+    def sent(at_seconds: int, *, is_full: bool = False) -> list[int]:
+        totals = unsent.totals([process], read, at_seconds * 10**9, is_full=is_full)
+        return [each.num_records for each in totals]
+
+    def read(_process: ProcessId) -> RankTotals:
+        return RankTotals(process=process, num_records=next(reads))
+
+    living = Seat(role="trainer", label="0", created_ns=1)
+    unsent.seats([living], is_full=True)
+    assert [sent(at) for at in (100, 101, 114, 115, 116)] == [[1], [], [], [2], []]
+    assert sent(117, is_full=True) == [3]
+    unsent.seats([replace(living, state="exited")], is_full=False)
+    assert [sent(at) for at in (118, 119, 200)] == [[4], [], []]
+
+
+def test_totals_are_stored_until_new_ones_arrive_or_the_process_is_removed():
+    seat = Seat(role="trainer", label="0", created_ns=1)
+    first = RunFacts(
+        run="r", node="n", now_seconds=1.0, agent="a", number=1, seats=(seat,),
+        totals=(RankTotals(process=seat.id, num_records=7),),
+    )  # fmt: skip
+    node = NodeRun("n", NodeClock(), first)
+    taken(node, first)
+    taken(node, replace(first, number=2, is_full=False, seats=(), totals=()))
+    assert node.totals_of(seat.id) == RankTotals(process=seat.id, num_records=7)
+    taken(node, replace(first, number=3, is_full=False, seats=(), totals=(), left=(seat.id,)))
+    assert node.totals_of(seat.id) is None

@@ -8,10 +8,10 @@ import pytest
 from nodes_scene import HUB_SECONDS, Hub, Node
 
 from dfx_agent.facts.layout import Layout, Place
-from dfx_agent.facts.memory import DeviceUse, MemoryFacts
+from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
-from dfx_agent.snapshot import Moments
+from dfx_agent.snapshot import DeviceMemory, HostMemory, Moments
 
 MIB = 2**20
 
@@ -56,14 +56,14 @@ def test_a_node_may_be_some_steps_behind():
 
 def test_memory_is_shown_where_it_is_told():
     one, two = nodes()
-    samples = tuple((step, float((100 + step) * MIB)) for step in range(1, 17))
-    device = DeviceUse("cuda:0", 80.0 * 2**30, 60.0 * 2**30)
-    held = MemoryFacts(
-        process=two.seat(3).id, step=16, step_seconds=1.0, samples=samples, devices=(device,)
+    totals = RankTotals(
+        process=two.seat(3).id,
+        host_memory=HostMemory(116.0 * MIB, slope_bytes_per_step=1.0 * MIB),
+        devices=(DeviceMemory("cuda:0", reserved_bytes=60.0 * 2**30),),
     )
     hub = Hub(one, two)
     hub.tell(one.facts(1), 1)
-    hub.tell(two.facts(1, memory=(held,)), 1)
+    hub.tell(two.facts(1, totals=(totals,)), 1)
     ranks = {row.rank: row for row in hub.run(2).ranks}
     assert ranks["3"].host_memory.anonymous_bytes == 116 * MIB
     assert ranks["3"].host_memory.slope_bytes_per_step == MIB

@@ -10,6 +10,7 @@ import pytest
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.agent.render import outside_row
 from dfx_agent.attach import procfs
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.facts.seat import LOG_ROLE
@@ -40,7 +41,7 @@ def outside(pid: int, identity: Identity = TRAINER) -> OutsideProcess:
 def until_state(process: OutsideProcess, letter: str) -> None:
     """In this state, and a tick of processor time was counted: a runnable process may have none."""
     deadline, now_ns = time.monotonic() + 60, time.monotonic_ns()
-    while (seen := process.row().outside).state != letter or not seen.cpu_seconds:
+    while (seen := outside_row(process).outside).state != letter or not seen.cpu_seconds:
         assert time.monotonic() < deadline, seen
         time.sleep(0.02)
         now_ns += 2 * _SECOND
@@ -49,10 +50,10 @@ def until_state(process: OutsideProcess, letter: str) -> None:
 
 def test_state_processor_time_threads_and_memory(child):
     process = outside(child.pid)
-    first = process.row()
+    first = outside_row(process)
     assert (first.outside.cpu_seconds, first.outside.cpu_ratio, first.host_memory) == (None,) * 3
     until_state(process, "R")
-    row = process.row()
+    row = outside_row(process)
     assert (row.state, row.source, row.pid, row.rank) == ("live", "passive", child.pid, "0")
     assert row.outside.num_threads == {"R": 1}
     assert row.outside.cpu_seconds > 0
@@ -60,11 +61,11 @@ def test_state_processor_time_threads_and_memory(child):
     assert abs(row.begin_seconds - time.time()) < 300
     os.kill(child.pid, signal.SIGSTOP)
     until_state(process, "T")
-    assert process.row().outside.num_threads == {"T": 1}
-    until_idle = process.row().outside.cpu_seconds
+    assert outside_row(process).outside.num_threads == {"T": 1}
+    until_idle = outside_row(process).outside.cpu_seconds
     process.look(time.monotonic_ns() + 10**6 * _SECOND)
-    assert process.row().outside.cpu_ratio == 0.0
-    assert process.row().outside.cpu_seconds == until_idle
+    assert outside_row(process).outside.cpu_ratio == 0.0
+    assert outside_row(process).outside.cpu_seconds == until_idle
 
 
 def test_a_process_that_ended_keeps_only_what_it_has_used(child):
@@ -72,7 +73,7 @@ def test_a_process_that_ended_keeps_only_what_it_has_used(child):
     until_state(process, "R")
     child.kill()
     until_state(process, "")
-    row = process.row()
+    row = outside_row(process)
     assert (row.state, row.host_memory, row.outside.cpu_ratio) == ("exited", None, None)
     assert row.outside.num_threads == {}
     assert row.outside.cpu_seconds > 0
