@@ -17,7 +17,7 @@ _LAUNCHERS = frozenset(
         "torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch",
         "accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner",
         "mpirun", "mpiexec", "prterun", "orterun", "prted", "orted", "hydra_pmi_proxy", "srun",
-        "slurmstepd", "horovodrun",
+        "slurmstepd", "horovodrun", "dfx_agent.commands.demo.launcher",
     }
 )  # fmt: skip
 _NOT_A_PART = ("multiprocessing.resource_tracker", "_inductor/compile_worker")

@@ -126,7 +126,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher = [sys.executable, "-m", "dfx_agent.commands.demo.launcher", "--standalone"]
     command = [
         *launcher,
         "--nproc-per-node",
