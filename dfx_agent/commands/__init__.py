@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import sys
+import textwrap
 from ast import literal_eval
 from importlib import import_module
 from importlib.util import find_spec
@@ -28,7 +29,7 @@ live page and answers Prometheus. The job never waits for it."""
 
 _EPILOG = """\
 start here:
-  dfx-agent demo                                 a real GRPO training on this machine, watched live
+  dfx-agent demo                    a real GRPO training, watched live
   dfx-agent run -- torchrun --nproc-per-node 8 train.py
 
 `dfx-agent VERB --help` shows an example for each verb. Settings: dfx.yaml < DFX_* < flags."""
@@ -42,6 +43,24 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Folds paragraphs that are wider than the terminal; narrow ones and examples stay as they are.
+
+    argparse does not break a list such as {a,b}: a long one needs a ``metavar``.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_folded(part, width, indent) for part in text.split("\n\n"))
+
+
+def _folded(paragraph: str, width: int, indent: str) -> str:
+    lines = paragraph.splitlines()
+    is_narrow = all(len(indent + line) <= width for line in lines)
+    if is_narrow or any(line.startswith(" ") for line in lines):
+        return "\n".join(indent + line for line in lines)
+    return textwrap.fill(paragraph, width, initial_indent=indent, subsequent_indent=indent)
+
+
 def build_parser(only: str = "", *, is_overview: bool = False) -> argparse.ArgumentParser:
     """The parser of all commands, or of one command, because imports are most of the start time.
 
@@ -51,7 +70,7 @@ def build_parser(only: str = "", *, is_overview: bool = False) -> argparse.Argum
         prog="dfx-agent",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"dfx-agent {__version__}")
@@ -75,7 +94,7 @@ def _add_verb(verbs: argparse._SubParsersAction[_Parser], name: str) -> None:
         help=module.HELP,
         description=module.HELP,
         epilog=f"example:\n  {module.EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     verb.add_argument(

@@ -18,7 +18,8 @@ from dfx_agent.catalogue.alerts.promql import number
 from dfx_agent.catalogue.alerts.thresholds import checked_values
 
 HELP = "write boards, alert rules and deploy files into a folder"
-EXAMPLE = """dfx-agent assets ./dfx --set entropy_drift_ratio=4 --set grafana_url=https://grafana.example.org
+EXAMPLE = """dfx-agent assets ./dfx --set entropy_drift_ratio=4
+  dfx-agent assets ./dfx --set grafana_url=https://grafana.example.org
   dfx-agent assets --list
 
 Thresholds of dfx.yaml (thresholds: {KEY: NUMBER}) are taken too; --set wins. Rules of the same

@@ -14,7 +14,7 @@ from dfx_agent.snapshot.document import Document, reason
 
 HELP = "write one HTML file about a run, or about a hang or crash stored as evidence"
 EXAMPLE = """dfx-agent report run.html --run nightly
-  dfx-agent report hang.html --evidence /dev/shm/dfx-1000/evidence/nightly-20261121T101500-hang.json
+  dfx-agent report hang.html --evidence DIR/nightly-20261121T101500-hang.json
 
 The page is self-contained and needs no network. Evidence is stored in DIR/evidence."""
 

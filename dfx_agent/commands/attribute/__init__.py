@@ -19,7 +19,7 @@ from dfx_agent.commands.attribute.costs import Attribution, attribution
 
 HELP = "run the phases of a step boundary by themselves: how long each holds an event loop, and why"
 EXAMPLE = """dfx-agent attribute boundary.py:finish_step --inputs step.json
-  dfx-agent attribute boundary.py:finish_step --inputs step.json --synthetic-traffic 200
+  dfx-agent attribute boundary.py:finish_step --synthetic-traffic 200
 
 FUNCTION, plain or async, is called in an event loop of a child process. Its phases are the
 stages (dfx.stage) that it marks. Where it is a generator or gives pairs of a name and a function,

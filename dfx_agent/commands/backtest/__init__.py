@@ -25,8 +25,8 @@ __all__ = ["replay", "signal_rows"]
 
 HELP = "replay logs of finished runs: when would the alerts have come?"
 EXAMPLE = """dfx-agent backtest runs/*.csv.gz --json --fail-on critical
-         dfx-agent backtest metrics.jsonl --map reward=env/all/reward/total --map step=batch
-         dfx-agent backtest DIR --summary
+  dfx-agent backtest metrics.jsonl --map reward=env/all/reward --map step=batch
+  dfx-agent backtest DIR --summary
 
 Every run says which signals were found, from which keys, and how many rows could be judged. Where
 nothing could be judged (no signal that can page, too few rows, signals that never
@@ -61,7 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_format_arguments(parser: argparse.ArgumentParser) -> None:
     """How a log is to be read; `watch` takes the same."""
     parser.add_argument(
-        "--format", default=AUTO, choices=(AUTO, *READERS), help="how the logs are written"
+        "--format",
+        default=AUTO,
+        choices=(AUTO, *READERS),
+        metavar="FORMAT",
+        help=f"how the logs are written: {', '.join((AUTO, *READERS))}",
     )
     parser.add_argument(
         "--map",

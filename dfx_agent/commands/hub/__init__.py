@@ -16,7 +16,8 @@ from dfx_agent.commands.serve.options import (
 
 HELP = "be the hub of a job on several nodes, which their agents join"
 EXAMPLE = """dfx-agent hub --token-file ~/dfx-token
-  dfx-agent run --join http://HOST:9932 --join-token-file ~/dfx-token -- CMD     on each node"""
+  on each node:
+  dfx-agent run --join http://HOST:9932 --join-token-file ~/dfx-token -- CMD"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

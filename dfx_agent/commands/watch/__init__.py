@@ -23,7 +23,8 @@ from dfx_agent.commands.watch.followed_log import FollowedLog
 
 HELP = "follow logs of jobs that cannot be attached to"
 EXAMPLE = """dfx-agent watch /mnt/cluster/run7/metrics.jsonl
-  dfx-agent watch --dir ~/watched metrics.jsonl     then: dfx-agent diagnose --dir ~/watched
+  dfx-agent watch --dir ~/watched metrics.jsonl
+  dfx-agent diagnose --dir ~/watched
 
 Without --dir the agent has a folder of its own, gone when it ends: ask it by diagnose --url."""
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from dfx_agent.commands import build_parser, verb_names
 
 LOOK = """
@@ -27,3 +29,13 @@ def test_the_overview_says_what_the_verbs_themselves_say():
     overview, whole = build_parser(is_overview=True), build_parser()
     assert overview.format_help() == whole.format_help()
     assert all(overview.format_help().count(f"\n    {name}") == 1 for name in ("run", "serve"))
+
+
+@pytest.mark.parametrize("verb", ["", *verb_names()])
+def test_help_fits_in_80_columns(verb, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        build_parser(verb, is_overview=not verb).parse_args([*filter(None, [verb]), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert len(lines) > 5
