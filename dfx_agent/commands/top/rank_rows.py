@@ -9,7 +9,7 @@ from statistics import median
 from rich.cells import set_cell_size
 from rich.text import Text
 
-from dfx_agent.base.text import age_text, seconds_text
+from dfx_agent.base.text import age_text
 from dfx_agent.commands.top.stage_bar import bar, wait_seconds
 from dfx_agent.commands.top.view import Choice, RankKey, Sort
 from dfx_agent.snapshot import RankRow, RunRow, TimeSplit
@@ -134,8 +134,8 @@ class RankTable:
         self._bar = max(_LEAST_BAR, width - used)
 
     def head(self) -> Text:
-        scale = f"LAST STEP, FULL WIDTH {seconds_text(self._full_seconds)}"
-        scale = scale if len(scale) <= self._bar else f"STEP {seconds_text(self._full_seconds)}"
+        full = _short(self._full_seconds)
+        scale = f"STEP, FULL WIDTH {full}" if self._bar > 25 else f"STEP {full}"
         cells = [
             set_cell_size("RANK", self._rank), set_cell_size("NOW", _NOW), f"{'FOR':>{_FOR}}",
             "", set_cell_size(scale, self._bar), f"{'WORK':>{_SECONDS}}", f"{'WAIT':>{_SECONDS}}",
@@ -192,8 +192,9 @@ class RankTable:
         stage = next((s.name for s in reversed(rank.inflight) if s.kind == "stage"), "")
         if span.kind == "stage":
             return span.name, age(span.elapsed_seconds)
-        where = f" ({stage})" if stage else ""
-        return f"wait {span.name.partition('@')[0]}{where}", age(span.elapsed_seconds)
+        wait = f"wait {span.name.partition('@')[0]}"
+        where = f"{wait} in {stage}" if stage else wait
+        return where if len(where) <= _NOW else wait, age(span.elapsed_seconds)
 
 
 def age(seconds: float) -> str:
