@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import socket
+import sys
 from typing import NamedTuple
 
 from dfx_agent.agent import folder_token
@@ -22,6 +24,8 @@ HELP = "say what is wrong now: hang, crash, straggler, divergence, data, each wi
 EXAMPLE = """dfx-agent diagnose --watch 60
   dfx-agent diagnose --json --run nightly
 
+The worst comes first, on about one screen; --verbose shows all of it.
+
 exit code by the state of the worst run: 0 nothing was found (clear, insufficient evidence, or a
 warning), 1 something was found, 2 wrong use, no observed process, or the agent is blind: something
 was not read or judged for three periods. Nothing is clear while an alert fires or a judge lacks
@@ -32,6 +36,7 @@ baselines of 14 steps, which an agent stores; data needs batches that cross two 
 ledger."""
 
 _WATCH_SECONDS = 3.0
+_PLAIN_WIDTH = 100
 _TIMEOUT_SECONDS = 5.0
 _PATH = "/api/v1/diagnosis"
 _MAX_TOKEN_BYTES, _READ_BYTES = 4096, 65536
@@ -43,13 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch", type=float, metavar="SECONDS", help="look this long, or until something is found"
     )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    parser.add_argument(
+        "--verbose", action="store_true", help="all evidence, ranks and devices, also healthy ones"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
     """1 when something was found."""
     answer = diagnosis(args) if args.watch is None else None
     if answer is not None:
-        print(answer.text, end="" if answer.text.endswith("\n") else "\n")
+        _print(answer.text, args)
         return answer.exit_code
     return _observe(args)
 
@@ -64,8 +72,25 @@ def _observe(args: argparse.Namespace) -> int:
     if args.json:
         print(diagnosis_text.DOCUMENT.dumped(diagnosis_text.diagnosis(seen, args.run)).decode())
     else:
-        print(diagnosis_text.text(seen, args.run), end="")
+        text = diagnosis_text.text(seen, args.run, width=_width(), is_verbose=args.verbose)
+        _print(text, args)
     return diagnosis_text.exit_code(seen, args.run)
+
+
+def _print(text: str, args: argparse.Namespace) -> None:
+    has_color = sys.stdout.isatty() and not args.json and "NO_COLOR" not in os.environ
+    if has_color and os.environ.get("TERM") != "dumb":
+        from dfx_agent.commands.diagnose.colors import colored
+
+        text = colored(text)
+    print(text, end="" if text.endswith("\n") else "\n")
+
+
+def _width() -> int:
+    """Of the terminal; 100 columns where stdout is none."""
+    return (
+        shutil.get_terminal_size((_PLAIN_WIDTH, 0)).columns if sys.stdout.isatty() else _PLAIN_WIDTH
+    )
 
 
 class Answer(NamedTuple):
@@ -87,7 +112,8 @@ def diagnosis(args: argparse.Namespace) -> Answer | None:
     if asked is None:
         return None
     try:
-        return _get(asked, args.run, "application/json" if args.json else "text/plain")
+        accept = "application/json" if args.json else "text/plain"
+        return _get(asked, _query(args.run, is_verbose=args.verbose), accept)
     except (OSError, ValueError):
         return None
 
@@ -119,9 +145,13 @@ def _token(file: str | None) -> str | None:
         return None
 
 
-def _get(asked: _Asked, run: str | None, accept: str) -> Answer | None:
+def _query(run: str | None, *, is_verbose: bool) -> str:
+    name = f"run={_quoted(run)}&" if run else ""
+    return f"?{name}width={_width()}{'&verbose=1' if is_verbose else ''}"
+
+
+def _get(asked: _Asked, query: str, accept: str) -> Answer | None:
     host, port, path = _parts(asked.url)
-    query = f"?run={_quoted(run)}" if run else ""
     lines = [
         f"GET {path}{_PATH}{query} HTTP/1.0",  # the server closes the connection after the answer
         f"Host: {asked.url.removeprefix('http://').partition('/')[0]}",

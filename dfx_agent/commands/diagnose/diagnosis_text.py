@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from dfx_agent.agent.stored.findings import findings
-from dfx_agent.base.text import seconds_text
+from dfx_agent.base.text import seconds_text, whole_number
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.judge.memory.judge import heap_text
 from dfx_agent.snapshot import (
@@ -42,8 +42,12 @@ from dfx_agent.snapshot.document import Document
 PATH = "/api/v1/diagnosis"
 EXIT_CODE_HEADER, PIDS_HEADER = "Dfx-Exit-Code", "Dfx-Pids"
 
-_WIDTH = 100
+DEFAULT_WIDTH = 100
+_WIDTHS = 40, 400
 _NUM_HOLDERS, _NUM_PHASES, _NUM_STAGES, _NUM_PAST = 5, 12, 6, 8
+# without ``is_verbose``: together about one screen
+_MAX_RUNS, _MAX_NOTES, _MAX_EVIDENCE, _MAX_UNSURE, _MAX_RANKS = 3, 3, 8, 8, 2
+_WORST = ("found", "warning", "insufficient evidence", "clear")
 _LEAST_LATE_SECONDS = 0.01
 
 
@@ -125,22 +129,46 @@ def finds_something(seen: Observed) -> bool:
     return any(standing.state == "found" for standing in standings)
 
 
-def text(seen: Observed, run: str | None) -> str:
-    """For people; the worst first."""
-    return "".join(f"{line}\n" for line in _lines(seen, _blind(seen, run)))
+def text(
+    seen: Observed, run: str | None, *, width: int = DEFAULT_WIDTH, is_verbose: bool = False
+) -> str:
+    """For people; the worst first. ``is_verbose``: all ranks and all that was found healthy."""
+    lines = _lines(seen, _blind(seen, run), is_verbose=is_verbose)
+    return "".join(f"{_folded(line, width)}\n" for line in lines)
 
 
-def _lines(seen: Observed, blind: Blindness | None) -> Iterator[str]:
+def _folded(line: str, width: int) -> str:
+    """Rows of a table have wide gaps, and stay on one line."""
+    lead = len(line) - len(line.lstrip())
+    if len(line) <= width or "  " in line.strip():
+        return line
+    return textwrap.fill(line, width, subsequent_indent=" " * (lead + 2), break_on_hyphens=False)
+
+
+def _lines(seen: Observed, blind: Blindness | None, *, is_verbose: bool) -> Iterator[str]:
     if blind:
         since = time.strftime("%H:%M:%S", time.localtime(blind.since_seconds))
         yield f"blind since {since}: {blind.reason}"
-    for problem in seen.snapshot.agent.problems:
-        yield problem.line
+    problems = [problem.line for problem in seen.snapshot.agent.problems]
+    yield from _first(problems, _MAX_NOTES, "problems", is_verbose=is_verbose)
     yield from _spans_lines(seen.snapshot.agent.spans)
-    for run in seen.runs:
-        yield from _run_lines(seen, run)
+    runs = sorted(seen.runs, key=lambda run: _WORST.index(run.standing.state))
+    for number, run in enumerate(runs):
+        if is_verbose or number < _MAX_RUNS:
+            yield from _run_lines(seen, run, is_verbose=is_verbose)
+        else:
+            yield f"run {run.run}: {run.standing.state}: {run.standing.reason}"
     if not seen.runs:
         yield from _nobody_lines(seen)
+
+
+def _first(lines: Sequence[str], most: int, what: str, *, is_verbose: bool) -> Iterator[str]:
+    """The first lines; the rest is counted, unless everything is wanted."""
+    shown = lines if is_verbose or len(lines) <= most + 1 else lines[:most]
+    yield from shown
+    if len(shown) < len(lines):
+        lead = " " * (len(lines[0]) - len(lines[0].lstrip()))
+        yield f"{lead}and {len(lines) - len(shown)} more {what}: see --verbose"
 
 
 def _nobody_lines(seen: Observed) -> Iterator[str]:
@@ -149,7 +177,7 @@ def _nobody_lines(seen: Observed) -> Iterator[str]:
         yield from _last_finding_lines(seen.directory)
     for run in seen.finished:
         yield f"run {run.run}, which has ended:"
-        yield _filled(f"  {run.standing.state}: {run.standing.reason}")
+        yield f"  {run.standing.state}: {run.standing.reason}"
         yield from _past_lines(run)
     yield f"no observed process {seen.place}; {_what_to_do(seen)}"
 
@@ -158,38 +186,33 @@ def _past_lines(run: RunRow | RunVerdicts) -> Iterator[str]:
     """Incidents that are over, but for the one that the state of the run already says."""
     for incident in run.past_incidents[:_NUM_PAST]:
         if not run.standing.reason.startswith(incident.sentence):
-            yield _filled(f"  earlier: {incident.sentence}")
+            yield f"  earlier: {incident.sentence}"
 
 
 def _spans_lines(spans: SpansRow | None) -> Iterator[str]:
     if spans is not None and spans.num_left_out:
-        yield _filled(f"spans: {spans.num_left_out} left out, the first: {spans.first}")
+        yield f"spans: {spans.num_left_out} left out, the first: {spans.first}"
 
 
-def _run_lines(seen: Observed, run: RunRow) -> Iterator[str]:
+def _run_lines(seen: Observed, run: RunRow, *, is_verbose: bool) -> Iterator[str]:
     states = [rank.state for rank in run.ranks]
     num_live, num_unknown = states.count("live"), states.count("unknown")
     unknown = f", the state of {num_unknown} is unknown" if num_unknown else ""
     yield f"run {run.run}: {num_live} of {len(states)} processes live{unknown}, from {seen.source}"
     if run.part:
-        yield _filled(f"  {run.part} {_whole_job(seen)}")
+        yield f"  {run.part} {_whole_job(seen)}"
     if run.step_origin:
-        yield _filled(f"  {run.step_origin}")
+        yield f"  {run.step_origin}"
     has_own_findings = not seen.is_of_hub
     if not num_live + num_unknown and run.standing.state != "found" and has_own_findings:
         # an agent that saw the end knew more than what is left
         yield from _last_finding_lines(seen.directory, run.run)
     yield from _standing_lines(run)
     yield from _bottleneck_lines(run)
-    yield from _engines_lines(run)
-    for verdict in run.verdicts:
-        yield from _verdict_lines(verdict)
-        if verdict.state == "found" and has_own_findings:
-            yield from _finding_lines(seen.directory, run.run, verdict.kind)
-    for rank in run.ranks:
-        yield from _loop_lines(rank)
-        yield from _heap_lines(run, rank)
-    yield from _devices_lines(run)
+    notes = [f"  engine: {note.sentence}" for note in _engine_notes(run)]
+    yield from _first(notes, _MAX_NOTES, "notes on engines", is_verbose=is_verbose)
+    yield from _verdicts_lines(seen, run, is_verbose=is_verbose)
+    yield from _ranks_lines(run, is_verbose=is_verbose)
     if not run.verdicts:
         yield "  look longer with --watch"
 
@@ -218,12 +241,12 @@ def _what_to_do(seen: Observed) -> str:
 def _standing_lines(run: RunRow) -> Iterator[str]:
     """The state of the run, and each incident in the words that the page and the pager use."""
     if all(incident.state == "noted" for incident in run.incidents):
-        yield _filled(f"  {run.standing.state}: {run.standing.reason}")
+        yield f"  {run.standing.state}: {run.standing.reason}"
     for incident in run.incidents:
-        yield _filled(f"  {incident.state}: {incident.sentence}")
+        yield f"  {incident.state}: {incident.sentence}"
     yield from _past_lines(run)
     if run.ending and run.ending not in run.standing.reason:
-        yield _filled(f"  {run.ending}")
+        yield f"  {run.ending}"
 
 
 def _bottleneck_lines(run: RunRow) -> Iterator[str]:
@@ -232,45 +255,59 @@ def _bottleneck_lines(run: RunRow) -> Iterator[str]:
     if verdict is None:
         return
     if is_breakdown(verdict):
-        yield _filled(f"  step: {verdict.summary}")
+        yield f"  step: {verdict.summary}"
         for sentence in filter(None, (*verdict.chain[1:], verdict.balance)):
-            yield _filled(f"    {sentence}")
+            yield f"    {sentence}"
         return
     if verdict.state != "found":
         unsure = "" if verdict.state == "clear" else f"{verdict.state}: "
-        yield _filled(f"  pipeline: {unsure}{verdict.summary}")
+        yield f"  pipeline: {unsure}{verdict.summary}"
         return
     steps = "" if verdict.first_step is None else (
         f", steps {verdict.first_step} to {verdict.last_step} of {verdict.role}"
     )  # fmt: skip
     yield f"  pipeline: {bound_text(verdict)}{steps}"
     for number, sentence in enumerate(verdict.chain):
-        yield _filled(f"    {'because: ' if number else ''}{sentence}")
+        yield f"    {'because: ' if number else ''}{sentence}"
     if verdict.balance:
-        yield _filled(f"    {verdict.balance}")
-
-
-def _engines_lines(run: RunRow) -> Iterator[str]:
-    """Who is not up, stands out or contradicts: evidence, no verdict."""
-    for note in _engine_notes(run):
-        yield _filled(f"  engine: {note.sentence}")
+        yield f"    {verdict.balance}"
 
 
 def _engine_notes(run: RunRow) -> tuple[EngineNote, ...]:
     return run.engines.notes if run.engines else ()
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent="    ")
+def _verdicts_lines(seen: Observed, run: RunRow, *, is_verbose: bool) -> Iterator[str]:
+    """What was found, then what could not be judged, then what is clear."""
+    verdicts = sorted(run.verdicts, key=lambda verdict: _WORST.index(verdict.state))
+    rest = []
+    for verdict in verdicts:
+        head = f"  {verdict.subject}: {verdict.state}: {verdict.summary}"
+        if verdict.state != "found" and not is_verbose:
+            rest.append(head)
+            continue
+        yield head
+        if verdict.state == "found":
+            yield f"    {_facts(verdict)}"
+        evidence = [f"    - {line}" for line in verdict.evidence]
+        yield from _first(evidence, _MAX_EVIDENCE, "lines of evidence", is_verbose=is_verbose)
+        if verdict.state == "found" and not seen.is_of_hub:
+            yield from _finding_lines(seen.directory, run.run, verdict.kind)
+    yield from _first(rest, _MAX_UNSURE, "verdicts without a finding", is_verbose=is_verbose)
 
 
-def _verdict_lines(verdict: Verdict) -> Iterator[str]:
-    head = f"  {verdict.subject}: {verdict.state}"
-    yield _filled(f"{head}: {verdict.summary}")
-    if verdict.state == "found":
-        yield f"    {_facts(verdict)}"
-    for line in verdict.evidence:
-        yield textwrap.fill(line, _WIDTH, initial_indent="    - ", subsequent_indent="      ")
+def _ranks_lines(run: RunRow, *, is_verbose: bool) -> Iterator[str]:
+    """Lines on single ranks: event loops and heaps, worst first; devices with ``is_verbose``."""
+    late = [rank for rank in run.ranks if rank.event_loop and rank.event_loop.holders]
+    late.sort(key=lambda rank: -rank.event_loop.late_seconds if rank.event_loop else 0.0)
+    for rank in late if is_verbose else late[:_MAX_RANKS]:
+        yield from _loop_lines(rank)
+    if len(late) > _MAX_RANKS and not is_verbose:
+        yield f"  and {len(late) - _MAX_RANKS} more event loops were late: see --verbose"
+    heaps = [line for rank in run.ranks for line in _heap_lines(run, rank)]
+    yield from _first(heaps, _MAX_RANKS, "ranks like this", is_verbose=is_verbose)
+    if is_verbose:
+        yield from _devices_lines(run)
 
 
 def _heap_lines(run: RunRow, rank: RankRow) -> Iterator[str]:
@@ -280,7 +317,7 @@ def _heap_lines(run: RunRow, rank: RankRow) -> Iterator[str]:
         return
     text = heap_text(memory.heap, memory.anonymous_bytes)
     if text and not any(v.role == rank.role and rank.rank in v.ranks for v in verdicts):
-        yield _filled(f"  memory of {rank.role} {rank.rank}: {text}")
+        yield f"  memory of {rank.role} {rank.rank}: {text}"
 
 
 def _devices_lines(run: RunRow) -> Iterator[str]:
@@ -290,7 +327,7 @@ def _devices_lines(run: RunRow) -> Iterator[str]:
             continue
         names = ", ".join(map(device_text, rank.device_names))
         stages = "; ".join(filter(None, map(stage_text, _longest(rank.device_stages))))
-        yield _filled(f"  devices of {rank.role} {rank.rank} ({names}): {stages}")
+        yield f"  devices of {rank.role} {rank.rank} ({names}): {stages}"
 
 
 def _longest(stages: Sequence[StageDevice]) -> list[StageDevice]:
@@ -306,11 +343,11 @@ def _loop_lines(rank: RankRow) -> Iterator[str]:
         return
     late, window = seconds_text(loop.late_seconds), seconds_text(loop.window_seconds)
     head = f"  event loop of {rank.role} {rank.rank}: late for {late} of the last {window}"
-    yield _filled(f"{head}, 1 % of the time by {seconds_text(loop.window.p99_seconds)} or more")
+    yield f"{head}, 1 % of the time by {seconds_text(loop.window.p99_seconds)} or more"
     for held in loop.holders[:_NUM_HOLDERS]:
         times = "once" if held.num_times == 1 else f"{held.num_times} times"
         longest = f"longest {seconds_text(held.longest_seconds)}"
-        yield _filled(f"    - {seconds_text(held.seconds)}, {times}, {longest}: {held.name}")
+        yield f"    - {seconds_text(held.seconds)}, {times}, {longest}: {held.name}"
     if loop.last_step is not None and any(p.late_seconds for p in loop.last_step.phases):
         yield from _phases_lines(rank, loop.last_step)
 
@@ -355,7 +392,7 @@ def _last_finding_lines(directory: str, run: str = "") -> Iterator[str]:
     """What was found last, in the words of who saw it."""
     for found in findings(directory, run)[:1]:
         if found.sentence:
-            yield _filled(f"  {found.kind} found before: {found.sentence}")
+            yield f"  {found.kind} found before: {found.sentence}"
         yield f"    {found.how_to_read}"
 
 
@@ -365,12 +402,14 @@ def _finding_lines(directory: str, run: str, kind: str) -> Iterator[str]:
 
 
 def route(snapshot: Callable[[], Snapshot], directory: str) -> Route:
-    """``GET /api/v1/diagnosis?run=NAME``: the text; the JSON where the client accepts that."""
+    """``GET /api/v1/diagnosis?run=NAME&width=N&verbose=1``: the text, or JSON if it is accepted."""
 
     def answer(request: Request) -> Response:
         run = request.query_params.get("run")
         url = f"{request.url.scheme}://{request.headers.get('host', '')}"
         seen = Observed(url, directory, snapshot()).of_run(run)
+        width = whole_number(request.query_params.get("width", ""), _WIDTHS[1])
+        is_verbose = request.query_params.get("verbose") == "1"
         if seen is None:
             return PlainTextResponse(f"no run named {run}\n", 404)
         agent = seen.snapshot.agent
@@ -382,6 +421,7 @@ def route(snapshot: Callable[[], Snapshot], directory: str) -> Route:
         if "json" in request.headers.get("accept", ""):
             body = DOCUMENT.dumped(diagnosis(seen, run))
             return Response(body, 200, headers, "application/json")
-        return PlainTextResponse(text(seen, run), 200, headers)
+        body = text(seen, run, width=max(width or DEFAULT_WIDTH, _WIDTHS[0]), is_verbose=is_verbose)
+        return PlainTextResponse(body, 200, headers)
 
     return Route(PATH, answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,13 +13,17 @@ from prometheus_page import rank_row
 
 from dfx_agent.agent.stored import evidence
 from dfx_agent.commands.diagnose import diagnosis_text
+from dfx_agent.commands.diagnose.colors import colored
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.snapshot import (
     Bottleneck,
     EngineNote,
     EnginePool,
+    EventLoopRow,
     GlibcHeap,
     HostMemory,
+    LagStats,
+    LoopHolder,
     RunRow,
     Snapshot,
     StageDevice,
@@ -131,7 +136,8 @@ def test_what_the_devices_did_in_each_stage_is_said():
     )
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
     told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, ranks=(rank,)),)))
-    text = diagnosis_text.text(told, None)
+    assert "GPU 3" not in diagnosis_text.text(told, None), "healthy"
+    text = diagnosis_text.text(told, None, is_verbose=True)
     text = " ".join(text.split())
     assert (
         "(GPU 3): actor_update: SM active 62%, tensor cores 41%, 70.0 GiB, 655 W; "
@@ -148,3 +154,73 @@ def test_of_many_stages_the_longest_are_said_in_their_order():
     text = "\n".join(diagnosis_text._devices_lines(replace(run, ranks=(rank,))))
     named = [word for word in text.split() if word.startswith("own_")]
     assert named == ["own_0:", "own_1:", "own_2:", "own_4:", "own_5:", "own_6:"]
+
+
+def large(state: str = "found") -> Observed:
+    """256 ranks of which each has something to say."""
+    told = seen("/dfx", state=state, rank_state="live")
+    (run,) = told.runs
+    heap = HostMemory(3.0 * 2**30, None, GlibcHeap(2.0**30, 1.3 * 2**30, 1.2 * 2**30))
+    stages = (StageDevice("actor_update", 40, 40.0, 1.0, 0.62),)
+    holders = (LoopHolder("f (a.py)", 3.0, 2, 2.0),)
+    lag = LagStats(9, 0.1, 0.1, 0.2, 0.9, 2.0)
+    ranks = tuple(
+        replace(
+            run.ranks[0], rank=str(number), host_memory=heap, device_names=("nvidia:3",),
+            device_stages=stages,
+            event_loop=EventLoopRow(60.0, lag, None, number, holders),
+        )
+        for number in range(256)
+    )  # fmt: skip
+    evidence = tuple(f"rank {number} waited" for number in range(256))
+    verdicts = (
+        Verdict("crash", "clear", "actor", "No rank has died.", evidence=evidence),
+        Verdict("memory", "insufficient evidence", "actor", "Too early.", evidence=evidence),
+        Verdict("hang", "found", "actor", "Rank 7 is stuck.", ("7",), evidence=evidence),
+    )
+    run = replace(run, ranks=ranks, verdicts=verdicts)
+    return replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+
+
+def test_256_ranks_are_one_screen_worst_first_and_verbose_is_all_of_it():
+    lines = diagnosis_text.text(large(), None).splitlines()
+    assert len(lines) <= 40
+    heads = [line.split(":")[0].strip() for line in lines if line.startswith(("  hang", "  crash"))]
+    assert heads == ["hang (actor)", "crash (actor)"]
+    assert "    and 248 more lines of evidence: see --verbose" in lines
+    late = [line for line in lines if line.startswith("  event loop of ")]
+    assert [line.partition(":")[0][-3:] for line in late] == ["255", "254"], "worst first"
+    assert "  and 254 more event loops were late: see --verbose" in lines
+    verbose = diagnosis_text.text(large(), None, is_verbose=True).splitlines()
+    assert len(verbose) > 1000
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_text_is_as_wide_as_the_terminal(width):
+    told = large()
+    (run,) = told.runs
+    found = replace(run.verdicts[2], summary="word " * 60, evidence=("word " * 60,))
+    run = replace(run, verdicts=(found,), standing=Standing("found", "word " * 60))
+    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+    lines = diagnosis_text.text(told, None, width=width).splitlines()
+    lines = [line for line in lines if "word" in line]
+    assert max(map(len, lines)) in range(width - 6, width + 1)
+
+
+def test_the_run_with_a_finding_is_the_first_and_more_than_three_are_a_line_each():
+    told = large("clear")
+    (run,) = told.runs
+    quiet = [replace(run, run=f"quiet {number}", verdicts=()) for number in range(5)]
+    sick = replace(run, run="sick", standing=Standing("found", "Rank 7 is stuck."))
+    told = replace(told, snapshot=replace(told.snapshot, runs=(*quiet, sick)))
+    heads = [line for line in diagnosis_text.text(told, None).splitlines() if line[:3] == "run"]
+    assert heads[0].startswith("run sick: 256 of 256 processes live")
+    assert heads[3:] == [f"run quiet {n}: clear: {run.standing.reason}" for n in (2, 3, 4)]
+
+
+def test_colours_are_put_on_states_and_change_no_text():
+    text = diagnosis_text.text(large(), None)
+    painted = colored(text)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == text
+    assert "  hang (actor): \x1b[1;31mfound\x1b[0m: Rank 7 is stuck." in painted
+    assert "\x1b[32mclear" in painted

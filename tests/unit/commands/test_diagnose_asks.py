@@ -39,7 +39,9 @@ def test_nonsense_is_no_answer(received, monkeypatch):
         return diagnose._answer(received, frozenset())
 
     monkeypatch.setattr(diagnose, "_get", get)
-    args = argparse.Namespace(url="http://h", run=None, json=False, token_file=None, directory=None)
+    args = argparse.Namespace(
+        url="http://h", run=None, json=False, verbose=False, token_file=None, directory=None
+    )
     assert diagnose.diagnosis(args) is None
 
 

@@ -1,0 +1,32 @@
+"""Colours of a diagnosis, put on its plain text: states, heads of runs, evidence."""
+
+from __future__ import annotations
+
+import re
+
+_RESET = "\x1b[0m"
+_OF_STATE = {
+    "found": "\x1b[1;31m",
+    "warning": "\x1b[33m",
+    "noted": "\x1b[36m",
+    "clear": "\x1b[32m",
+    "insufficient evidence": "\x1b[2m",
+}
+_BOLD, _DIM = "\x1b[1m", "\x1b[2m"
+_KIND = r"(?:hang|straggler|crash|memory|divergence|data)(?: \([^)]*\))?: "
+_STATE = re.compile(rf"^(  (?:{_KIND})?)({'|'.join(_OF_STATE)})(?=:)")
+
+
+def colored(text: str) -> str:
+    """The same text with ANSI colours of the terminal's own palette."""
+    return "\n".join(map(_line, text.split("\n")))
+
+
+def _line(line: str) -> str:
+    if line.startswith("blind since "):
+        return f"{_OF_STATE['found']}{line}{_RESET}"
+    if line.startswith("run "):
+        return f"{_BOLD}{line}{_RESET}"
+    if line.startswith(("    - ", "      ", "  earlier: ")):
+        return f"{_DIM}{line}{_RESET}"
+    return _STATE.sub(lambda match: f"{match[1]}{_OF_STATE[match[2]]}{match[2]}{_RESET}", line)
