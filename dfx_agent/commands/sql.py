@@ -13,7 +13,7 @@ from dfx_agent.base.errors import DfxError, UsageError
 
 HELP = "run a read-only SQL query on the history of a run"
 EXAMPLE = """dfx-agent sql 'select kind, step, sentence from incidents'
-  dfx-agent sql --run nightly 'select step, mean, max from step_values where name = "wall"'
+  dfx-agent sql --run nightly 'select step, max from step_values'
 
 docs/reference/history.md describes the tables. Without --run the latest run is read."""
 

@@ -421,7 +421,7 @@ def route(snapshot: Callable[[], Snapshot], directory: str) -> Route:
         if "json" in request.headers.get("accept", ""):
             body = DOCUMENT.dumped(diagnosis(seen, run))
             return Response(body, 200, headers, "application/json")
-        body = text(seen, run, width=max(width or DEFAULT_WIDTH, _WIDTHS[0]), is_verbose=is_verbose)
-        return PlainTextResponse(body, 200, headers)
+        page = text(seen, run, width=max(width or DEFAULT_WIDTH, _WIDTHS[0]), is_verbose=is_verbose)
+        return PlainTextResponse(page, 200, headers)
 
     return Route(PATH, answer)

@@ -63,8 +63,8 @@ def _print_table(seen: Observed, *, is_verbose: bool) -> None:
         console.print(f"no observed process {seen.place}; start one: dfx-agent run -- CMD ...")
         return
     for run in sorted(seen.runs, key=lambda run: _WORST.index(run.standing.state)):
-        for state, line in _standing_lines(run):
-            console.print(Text(line, _STYLES.get(state, "")))
+        for level, line in _standing_lines(run):
+            console.print(Text(line, _STYLES.get(level, "")))
     table = Table(box=None, pad_edge=False)
     has_nodes = len({rank.node for run in seen.runs for rank in run.ranks}) > 1
     node = ("NODE",) if has_nodes else ()
@@ -99,6 +99,7 @@ def _worst_first(seen: Observed) -> list[tuple[str, RunRow, RankRow]]:
 
 def _standing_lines(run: RunRow) -> list[tuple[str, str]]:
     """(state, line): the run's state; each incident in the words that page and pager use."""
+    lines: list[tuple[str, str]]
     lines = [(row.state, f"{row.state}: {row.sentence}") for row in run.incidents]
     if all(incident.state == "noted" for incident in run.incidents):
         state, reason = run.standing.state, run.standing.reason

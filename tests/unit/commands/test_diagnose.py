@@ -46,7 +46,7 @@ def test_evidence_of_who_saw_the_end_is_shown_where_what_is_left_does_not_tell(
 ):
     """Rank 1 had ended with exit code 3 and left nothing; the launcher ended rank 0."""
     file = tmp_path / "nightly-20261122T125058-crash.json"
-    monkeypatch.setattr(evidence, "newest", lambda _directory, _run="", _kind="": [file])
+    monkeypatch.setattr(evidence, "latest_files", lambda _directory, _run="", _kind="": [file])
     told = seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state)
     lines = diagnosis_text.text(told, None).splitlines()
     shown = [number for number, line in enumerate(lines) if f"--evidence {file}" in line]
