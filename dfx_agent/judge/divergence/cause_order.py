@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dfx_agent.judge.divergence.collapse import lasting
+from dfx_agent.judge.divergence.symptoms import FAR_Z
 from dfx_agent.snapshot import CollapseRow, OnsetRange, SignalState
 
 
@@ -90,7 +91,10 @@ def _meaning(first: str) -> _Meaning:
 
 
 def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
-    """What moved first. Not the reward if others moved in the same step: it follows them."""
+    """What moved first. Of several in one step a far KL, else the farthest; last the reward.
+
+    A far KL is the step of the policy itself, which the others follow.
+    """
     onsets = [
         (row.onset_step, _named(state, row.symptom))
         for row in state.symptoms
@@ -102,7 +106,25 @@ def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
         for row in collapses
         if row.onset_step is not None
     ]
-    return min(onsets, key=lambda onset: (onset[0], onset[1] == "reward"))[1] if onsets else ""
+    far = _distances(state)
+
+    def order(onset: tuple[int, str]) -> tuple[int, bool, bool, float]:
+        step, first = onset
+        distance = far.get(first, 0.0)
+        is_far_kl = first in {"divergence", "mismatch"} and distance >= FAR_Z
+        return step, first == "reward", not is_far_kl, -distance
+
+    return min(onsets, key=order)[1] if onsets else ""
+
+
+def _distances(state: SignalState) -> dict[str, float]:
+    """Family, or signal without one -> distance of its farthest signal from the baseline."""
+    far: dict[str, float] = {}
+    for row in state.signals:
+        family = row.symptom if row.symptom in _MEANINGS else row.signal
+        for name in {family, _named(state, family)}:
+            far[name] = max(far.get(name, 0.0), abs(row.z or 0.0))
+    return far
 
 
 def _collapsed(signal: str, families: dict[str, str]) -> str:
