@@ -27,7 +27,7 @@ from bench.served_agent import running
 from dfx_agent.facts import envelope
 from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.web.otlp import records
+from dfx_agent.hub.otlp import records
 
 RUN = "job"
 STOPPED = "1"  # the rank that is stopped in the end

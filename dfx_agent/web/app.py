@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute
 
 from dfx_agent import __version__
 from dfx_agent.base.errors import BlindError
+from dfx_agent.hub.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.snapshot import (
     Alerts,
     AlertSource,
@@ -37,7 +38,6 @@ from dfx_agent.snapshot import (
 )
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web import runbook
-from dfx_agent.web.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.web.compression import Compression
 from dfx_agent.web.heatmap import Heatmap, Measure, heatmap
 from dfx_agent.web.stream import ViewStream

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from live_processes import until
 from scripted_source import ScriptedSource
 
-from dfx_agent.web.access import Access
+from dfx_agent.hub.access import Access
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server

@@ -11,11 +11,11 @@ from dfx_agent.commands.serve import span_segments, span_traces
 from dfx_agent.exporters.otel import session
 from dfx_agent.facts import bounds
 from dfx_agent.hub import reporting_nodes
+from dfx_agent.hub.otlp import body_reader, endpoint, intake, records, spans
 from dfx_agent.job import folds
 from dfx_agent.judge import words
 from dfx_agent.node.collectives import matching
 from dfx_agent.node.engines import exposition, scrape, watch
-from dfx_agent.web.otlp import body_reader, endpoint, intake, records, spans
 from dfx_agent.wire import layout
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "bounds.md"

@@ -27,6 +27,10 @@ from dfx_agent.commands.serve.delivery import receivers
 from dfx_agent.commands.serve.options import listener_of, read_token
 from dfx_agent.commands.serve.shutdown import wait_for_nodes
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
+from dfx_agent.hub.access import Access
+from dfx_agent.hub.otlp import endpoint, traces
+from dfx_agent.hub.otlp.intake import Intake
+from dfx_agent.hub.otlp.strangers import Strangers
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import (
     NodeRow,
@@ -38,12 +42,8 @@ from dfx_agent.snapshot import (
     SpansRow,
     TimelineRow,
 )
-from dfx_agent.web import traces
-from dfx_agent.web.access import Access
+from dfx_agent.web import node_targets as targets
 from dfx_agent.web.app import create_app
-from dfx_agent.web.otlp import endpoint, targets
-from dfx_agent.web.otlp.intake import Intake
-from dfx_agent.web.otlp.strangers import Strangers
 from dfx_agent.web.server import HubProtocol, Server
 
 _TARGETS_EVERY_SECONDS = 1.0

@@ -15,9 +15,9 @@ from dfx_agent.base.log import OncePerPlace
 from dfx_agent.commands.serve.span_segments import SpanSegments
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.envelope import SEND_SECONDS
+from dfx_agent.hub.otlp.received_span import ReceivedSpan
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import SpansRow, TimelineRow
-from dfx_agent.web.otlp.received_span import ReceivedSpan
 
 if TYPE_CHECKING:
     from dfx_agent.agent.agent import Agent

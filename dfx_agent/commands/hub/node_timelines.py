@@ -18,10 +18,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dfx_agent.base.loopback import is_loopback
 from dfx_agent.base.text import plain
+from dfx_agent.hub.otlp.intake import AgentTarget
 from dfx_agent.job.folds import JobFolds, Seated
 from dfx_agent.snapshot import RankRow, TimelineRow
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.otlp.intake import AgentTarget
 
 if TYPE_CHECKING:
     import httpx

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.base.loopback import is_loopback
+from dfx_agent.hub.otlp.intake import AgentTarget
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.job.roster import Reach
-from dfx_agent.web.otlp.intake import AgentTarget
 
 EVERY_SECONDS = 3.0
 ANSWER_SECONDS = 2.0

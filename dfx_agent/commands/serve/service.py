@@ -41,7 +41,7 @@ from dfx_agent.web.listener import Listener
 from dfx_agent.wire import SegmentError, variables
 
 if TYPE_CHECKING:
-    from dfx_agent.web.access import Access
+    from dfx_agent.hub.access import Access
     from dfx_agent.web.server import Server
 
 _DELIVERED_FILE = "told.json"
@@ -95,9 +95,9 @@ class Service:
     def start(self) -> None:
         """Serve; ListenError when the address is taken."""
         self.bind()
+        from dfx_agent.hub.otlp.traces import route
         from dfx_agent.web.app import create_app
         from dfx_agent.web.server import Server
-        from dfx_agent.web.traces import route
 
         sources = self.agent, self.alerts, self.trackers, self.otlp
         exporter = PrometheusExporter(*sources)
@@ -125,7 +125,7 @@ class Service:
 
     def _access(self) -> Access:
         """Users of the job may read; requests that change something need the token."""
-        from dfx_agent.web.access import Access
+        from dfx_agent.hub.access import Access
 
         is_open, token_file = self._config.open_to_local_users, self._config.token_file
         if self._token is not None:

@@ -13,9 +13,9 @@ from nodes_scene import Node
 from dfx_agent.commands.hub import probing
 from dfx_agent.commands.hub.probing import Probing
 from dfx_agent.facts.document import dumped
+from dfx_agent.hub.otlp.intake import AgentTarget
 from dfx_agent.job import folds
 from dfx_agent.job.folds import JobFolds
-from dfx_agent.web.otlp.intake import AgentTarget
 
 
 @pytest.fixture

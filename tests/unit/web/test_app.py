@@ -21,9 +21,9 @@ import httpx
 import pytest
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
+from dfx_agent.hub.access import Access, Guard
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web import app as app_module
-from dfx_agent.web.access import Access, Guard
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from otlp_bodies import body, known
 
 from dfx_agent.facts import envelope
-from dfx_agent.web.otlp.body_reader import TooLargeError
-from dfx_agent.web.otlp.records import MAX_RECORDS, FactsRecord, read
+from dfx_agent.hub.otlp.body_reader import TooLargeError
+from dfx_agent.hub.otlp.records import MAX_RECORDS, FactsRecord, read
 
 MAX_BYTES = 1 << 20
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dfx_agent.web.otlp.intake import AgentTarget, Intake
+from dfx_agent.hub.otlp.intake import AgentTarget, Intake
 from dfx_agent.web.targets import TargetGroup, agent_group
 
 PATH = "/api/v1/targets"

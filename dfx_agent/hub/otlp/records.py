@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from dfx_agent.base.text import plain
 from dfx_agent.facts import envelope
-from dfx_agent.web.otlp.body_reader import BodyReader, DamagedError, TooLargeError
+from dfx_agent.hub.otlp.body_reader import BodyReader, DamagedError, TooLargeError
 
 CONTENT_TYPE = "application/x-protobuf"
 MAX_RECORDS = 1024

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from dfx_agent.web.otlp import records, spans
-from dfx_agent.web.otlp.body_reader import MAX_FIELDS, BodyReader, DamagedError, TooLargeError
-from dfx_agent.web.otlp.endpoint import MAX_PLAIN_BYTES
+from dfx_agent.hub.otlp import records, spans
+from dfx_agent.hub.otlp.body_reader import MAX_FIELDS, BodyReader, DamagedError, TooLargeError
+from dfx_agent.hub.otlp.endpoint import MAX_PLAIN_BYTES
 
 EMPTY = b"\x0a\x00"  # a message of field 1, without a field
 NUM_EMPTY = 4 << 20

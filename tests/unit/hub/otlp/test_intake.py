@@ -4,9 +4,9 @@ import pytest
 from otlp_bodies import body, known
 
 from dfx_agent.facts import envelope
-from dfx_agent.web.otlp import intake as module
-from dfx_agent.web.otlp.intake import Intake
-from dfx_agent.web.otlp.records import read
+from dfx_agent.hub.otlp import intake as module
+from dfx_agent.hub.otlp.intake import Intake
+from dfx_agent.hub.otlp.records import read
 
 
 class Received:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.facts.envelope import SEND_SECONDS
+from dfx_agent.hub.otlp.records import FactsRecord, Request
 from dfx_agent.snapshot import NodeRow
-from dfx_agent.web.otlp.records import FactsRecord, Request
 
 MAX_AGENTS = 20_000
 # an agent without a report for longer is no target any more

@@ -47,6 +47,6 @@ class _Late:
         return response
 
     def _loaded(self) -> Any:
-        from dfx_agent.web.otlp.endpoint import Traces  # noqa: PLC0415 (see above)
+        from dfx_agent.hub.otlp.endpoint import Traces  # noqa: PLC0415 (see above)
 
         return Traces(self._taker.take, self._taker.refuse)

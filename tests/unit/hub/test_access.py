@@ -13,7 +13,7 @@ import httpx
 import pytest
 from scripted_source import RUN, ScriptedSource
 
-from dfx_agent.web.access import Access, uid_of
+from dfx_agent.hub.access import Access, uid_of
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
@@ -171,7 +171,7 @@ def row(near: str, far: str, state: str = "01", uid: int = 1000, inode: int = 7)
 def test_the_owner_is_that_of_the_clients_open_end(monkeypatch, tmp_path, line, uid):
     table = tmp_path / "tcp"
     table.write_text(f"  sl  local_address rem_address   st\n{line}")
-    monkeypatch.setattr("dfx_agent.web.access._TABLES", (str(table), str(tmp_path / "none")))
+    monkeypatch.setattr("dfx_agent.hub.access._TABLES", (str(table), str(tmp_path / "none")))
     assert uid_of(("127.0.0.1", 8080), ("127.0.0.1", 9931)) == uid
 
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from dfx_agent.web.otlp.intake import AgentTarget
-from dfx_agent.web.otlp.targets import TargetsFile, target_groups
+from dfx_agent.hub.otlp.intake import AgentTarget
+from dfx_agent.web.node_targets import TargetsFile, target_groups
 
 NODE_A = AgentTarget("a", "https://a.example:9931", ("r1", "r2"))
 ALONE = AgentTarget("b", "http://127.0.0.1:9931", ())
