@@ -1,10 +1,13 @@
-"""Nodes that send documents to a hub: their clocks, last reports, and what was refused."""
+"""Receives the documents of nodes: reads them, compares clocks and counts what was refused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.snapshot import SegmentProblem
@@ -21,8 +24,15 @@ class NodeCounts:
     problem: str = ""
 
 
+class ReceivedFacts(NamedTuple):
+    """A document that was read, and the clock of its sender."""
+
+    facts: RunFacts
+    clock: NodeClock
+
+
 class ReportingNodes:
-    """Call ``receive`` for every readable document; all times are local and monotonic."""
+    """All nodes that send documents to a hub. All times are local and monotonic."""
 
     def __init__(self) -> None:
         self.counts: dict[str, NodeCounts] = {}
@@ -30,7 +40,21 @@ class ReportingNodes:
         self._received_ns: dict[str, int] = {}
         self._idle_ns: dict[str, int] = {}
 
-    def receive(self, facts: RunFacts, here_ns: int) -> NodeClock:
+    @contextmanager
+    def receiving(self, document: bytes, sender: str, here_ns: int) -> Iterator[ReceivedFacts]:
+        """Read a document; count it as refused if that, or the use of its facts, fails.
+
+        ``sender`` is named if the document cannot be read.
+        """
+        try:
+            facts = loaded(document)
+            yield ReceivedFacts(facts, self._clock_of(facts, here_ns))
+        except ValueError as error:
+            self._refuse(sender or "an unknown node", str(error))
+            raise
+        self._counts_of(facts.node).num_taken += 1
+
+    def _clock_of(self, facts: RunFacts, here_ns: int) -> NodeClock:
         """The clock of the sender. Raises: ValueError with a one-line message at too many nodes."""
         node = facts.node
         if node not in self._received_ns and len(self._received_ns) >= MAX_NODES:
@@ -44,12 +68,7 @@ class ReportingNodes:
             self._idle_ns[node] = here_ns
         return clock
 
-    def accept(self, node: str) -> None:
-        """Count an accepted document."""
-        self._counts_of(node).num_taken += 1
-
-    def refuse(self, node: str, reason: str) -> None:
-        """Count a refused document."""
+    def _refuse(self, node: str, reason: str) -> None:
         counts = self._counts_of(node)
         counts.num_refused, counts.problem = counts.num_refused + 1, reason
 

@@ -13,11 +13,10 @@ from typing import NamedTuple
 from dfx_agent import __version__
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
-from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.hub.clocks import NodeClock
-from dfx_agent.hub.reporting_nodes import ReportingNodes
+from dfx_agent.hub.reporting_nodes import ReceivedFacts, ReportingNodes
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_job import HubJob
 from dfx_agent.job.judging import JobJudge
@@ -94,15 +93,8 @@ class JobFolds:
         """
         here_ns = time.monotonic_ns() if now_ns is None else now_ns
         here_seconds = time.time() if now_seconds is None else now_seconds
-        with self._lock:
-            try:
-                facts = loaded(document)
-                is_whole = self._take(facts, here_ns, here_seconds)
-            except ValueError as error:
-                self.nodes.refuse(node or "an unknown node", str(error))
-                raise
-            self.nodes.accept(facts.node)
-            return is_whole
+        with self._lock, self.nodes.receiving(document, node, here_ns) as received:
+            return self._take(received, here_ns, here_seconds)
 
     def called(self, node: str, run: str) -> str:
         """The unique name of the job that contains this run of a node."""
@@ -206,8 +198,8 @@ class JobFolds:
             raise KeyError(run)
         return found
 
-    def _take(self, facts: RunFacts, here_ns: int, here_seconds: float) -> bool:
-        clock = self.nodes.receive(facts, here_ns)
+    def _take(self, received: ReceivedFacts, here_ns: int, here_seconds: float) -> bool:
+        facts, clock = received
         if not facts.run:
             self._take_launch(facts, clock, here_ns, here_seconds)
             return True
