@@ -65,6 +65,18 @@ def samples() -> Any:
     return panel.with_target(query(crossed, "{{boundary}}")).min(0).fill_opacity(0)
 
 
+def tokens() -> Any:
+    panel = lines(
+        "Tokens at each boundary",
+        "Tokens that count in the response mask of the latest step, all ranks together. The same "
+        "number at every boundary is normal; fewer at a later one: samples or tokens were left "
+        "out of the loss.",
+        "none",
+    )
+    crossed = by("boundary", "sum", of_run(ledger.TOKENS))
+    return panel.with_target(query(crossed, "{{boundary}}")).min(0).fill_opacity(0)
+
+
 def not_finite() -> Any:
     panel = lines(
         "Samples with NaN or Inf, per second",

@@ -6,7 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.models import dashboard as dm
 
-from dashboards import alert_panels, device_panels, verdict_row
+from dashboards import alert_panels, device_panels, stage_panels, verdict_row
 from dashboards.common import (
     BLUE,
     CLEAR,
@@ -87,6 +87,9 @@ def board() -> Board:
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
     made.line(8, (12, tokens_per_gpu()), (12, queues()))
     made.line(8, (12, mfu()), (12, samples()))
+    made.folded("More: speed and failures of each stage")
+    made.line(8, (12, stage_panels.samples()), (12, stage_panels.tokens()))
+    made.line(8, (12, stage_panels.failures()), (12, stage_panels.reward_seconds()))
     made.folded("More: speed as the framework reports it")
     made.line(8, (24, framework_stages()))
     return made

@@ -388,7 +388,7 @@ def episodes() -> Any:
     none = {"variant": "", "env": "", "subset": "", "agent": "", "domain": ""}
     latency = of_run(_named("dfx_request_latency_seconds"), stat="mean", phase="", **none)
     tool = of_run(_named("dfx_tool_seconds"), stat="mean", variant="")
-    scored = of_run(_named("dfx_reward_seconds"), stat="mean", variant="", domain="")
+    scored = of_run(_named("dfx_reward_seconds"), stat="mean", variant="", domain="", env="")
     parts = {"generation": (latency, BLUE), "tools": (tool, YELLOW), "scoring": (scored, GREEN)}
     for ref, (name, (selector, color)) in zip("ABC", parts.items(), strict=True):
         panel.with_target(query(by("stat", "max", selector), name, ref))

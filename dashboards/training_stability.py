@@ -36,6 +36,7 @@ from dashboards.common import (
 )
 from dashboards.promql import by, of_run, rate, recent
 from dfx_agent.catalogue import data_quality, off_policy, signals, stability, training, verdicts
+from dfx_agent.catalogue import rollout as rollout_catalogue
 from dfx_agent.catalogue.alerts.declared.stability import FAMILIES
 from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
 from dfx_agent.catalogue.spec import PER_RANK, Metric
@@ -83,8 +84,9 @@ def board() -> Board:
     made.line(8, (6, nonfinite()), (6, skipped()), (6, losses()), (6, learning_rate()))
     made.folded("More: batches at each boundary")
     made.line(
-        8, (8, data_ledger.samples()), (8, data_ledger.not_finite()), (8, data_ledger.checksums())
-    )
+        8, (6, data_ledger.samples()), (6, data_ledger.tokens()), (6, data_ledger.not_finite()),
+        (6, data_ledger.checksums()),
+    )  # fmt: skip
     return made
 
 
@@ -346,13 +348,16 @@ def lengths() -> Any:
 def truncation() -> Any:
     panel = lines(
         "Truncated and aborted responses",
-        "Share of responses cut at the longest length, and given up by the rollout. Above 30 % "
-        "truncated the reward starves; aborted above a few percent: see the rollout engine's log.",
+        "Share of responses cut at the longest length, given up by the rollout, and of requests "
+        "that timed out. Above 30 % truncated the reward starves; aborted or timed out above a few "
+        "percent: see the rollout engine's log.",
         "percentunit",
     )
     panel.with_target(query(by("run", "max", truncated()), "truncated"))
     panel.with_target(query(by("run", "max", aborted()), "aborted", "B"))
     panel.override_by_name("truncated", colored(ORANGE)).override_by_name("aborted", colored(RED))
+    timed_out = by("run", "max", of_run(rollout_catalogue.TIMEOUT_RATIO))
+    panel.with_target(query(timed_out, "timed out", "C"))
     return panel.min(0).max(1).fill_opacity(20)
 
 

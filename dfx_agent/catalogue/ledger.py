@@ -11,6 +11,11 @@ SAMPLES = Metric(
     "dfx_ledger_samples", "gauge", "", _AT,
     "Samples that crossed the boundary in the latest step.", "shim",
 )  # fmt: skip
+TOKENS = Metric(
+    "dfx_ledger_tokens", "gauge", "tokens", _AT,
+    "Tokens that count in the response mask of the batch that crossed the boundary in the latest "
+    "step.", "shim",
+)  # fmt: skip
 MASK_RATIO = Metric(
     "dfx_ledger_mask_ratio", "gauge", "ratio", _AT,
     "Tokens that count in the response mask / all tokens of it, latest step.", "shim",
@@ -75,6 +80,7 @@ INCOMPLETE = Metric(
 METRICS = (
     BATCHES,
     SAMPLES,
+    TOKENS,
     MASK_RATIO,
     GROUP_SAMPLES,
     NONFINITE,

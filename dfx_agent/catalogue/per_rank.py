@@ -2,6 +2,9 @@
 
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
 
+# what the agent counts stages under that an exception ended
+STAGE_FAILURES_COUNTER = "failures/"
+
 RANK_INFO = Metric(
     "dfx_rank", "info", "", (*PER_RANK, "node", "local_rank", "world_size", "pid", "source"),
     "The process of a rank; source is guest, or passive if it is only observed from outside.",
@@ -48,6 +51,16 @@ RANK_TOKENS = Metric(
     "Tokens this rank processed, by kind (prompt, response). If the job reports none, forward: "
     "tokens that entered trained forward passes, padding included.", "shim",
     subject="guest", value=lambda rank: {(kind,): n for kind, n in rank.tokens_total.items()},
+)  # fmt: skip
+STAGE_FAILURES = Metric(
+    "dfx_rank_stage_failures", "counter", "", (*PER_RANK, "stage"),
+    "Times that an exception ended the stage. Stage reward: exceptions of the reward function, "
+    "where the framework has a stage for each call of it.", "shim",
+    subject="guest", value=lambda rank: {
+        (name.removeprefix(STAGE_FAILURES_COUNTER),): number
+        for name, number in rank.counters_total.items()
+        if name.startswith(STAGE_FAILURES_COUNTER)
+    },
 )  # fmt: skip
 QUEUE_DEPTH = Metric(
     "dfx_queue_depth", "gauge", "", (*PER_RANK, "queue", "stat"),
@@ -108,6 +121,7 @@ METRICS = (
     WAIT_SECONDS,
     IDLE_SECONDS,
     RANK_TOKENS,
+    STAGE_FAILURES,
     QUEUE_DEPTH,
     *_NATIVE,
 )

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric, native
-from dfx_agent.snapshot import RankRow, RunRow, StepRow
+from dfx_agent.snapshot import LedgerRow, RankRow, RunRow, StepRow
 
 _STEP_SAMPLES = "dfx_step_samples"
+# stages whose own time is that of the work; an update has most of its time in the stages inside it
+_SINGLE_STAGES = frozenset({"rollout", "reward", "old_logprob", "ref_logprob", "values"})
 
 
 def samples_per_second(run: RunRow) -> float | None:
@@ -39,11 +41,7 @@ def _reported_samples(run: RunRow) -> tuple[int | None, float | None]:
 
 def _forward_samples_per_second(run: RunRow) -> Callable[[StepRow], float]:
     """Counts only ranks at position 0 of all axes but data: the others have the same samples."""
-    followers = {
-        (rank.role, rank.rank)
-        for rank in run.ranks
-        if any(number for axis, number in rank.place.items() if axis != "data")
-    }
+    followers = {(rank.role, rank.rank) for rank in run.ranks if has_samples_of_another(rank)}
 
     def of_step(row: StepRow) -> float:
         cells = (cell for cell in row.cells if (row.role, cell.rank) not in followers)
@@ -51,6 +49,47 @@ def _forward_samples_per_second(run: RunRow) -> Callable[[StepRow], float]:
         return sum(cell.num_samples or 0.0 for cell in cells) / seconds if seconds > 0.0 else 0.0
 
     return of_step
+
+
+def _stage_rate(
+    amount: Callable[[LedgerRow], int | None],
+) -> Callable[[RunRow], dict[tuple[str, ...], float]]:
+    """By role and stage: what the stage processed in its latest step / its time in that step.
+
+    The amount is that of the boundary with the stage's name, over all ranks that have samples of
+    their own.
+    """
+
+    def rates(run: RunRow) -> dict[tuple[str, ...], float]:
+        amounts: dict[tuple[str, str, int | None], float] = {}
+        for rank in run.ranks:
+            for row in () if has_samples_of_another(rank) else rank.ledger:
+                place, number = (rank.role, row.boundary, row.step), amount(row)
+                if number is not None and row.boundary in _SINGLE_STAGES:
+                    amounts[place] = amounts.get(place, 0.0) + number
+        seconds = {place: _stage_seconds(run, *place) for place in amounts}
+        return {
+            (role, stage): amounts[role, stage, step] / seconds[role, stage, step]
+            for role, stage, step in sorted(amounts, key=lambda place: place[2] or -1)
+            if seconds[role, stage, step] > 0.0
+        }
+
+    return rates
+
+
+def _stage_seconds(run: RunRow, role: str, stage: str, step: int | None) -> float:
+    """Time of the slowest rank in the stage; the mean of the shown steps if the step is not."""
+    rows = [row for row in run.steps if row.role == role]
+    slowest = [
+        max((cell.split.stage_seconds.get(stage, 0.0) for cell in row.cells), default=0.0)
+        for row in [row for row in rows if row.step == step] or rows
+    ]
+    return fmean(slowest) if slowest else 0.0
+
+
+def has_samples_of_another(rank: RankRow) -> bool:
+    """Whether it is not at position 0 of all axes but data: then another rank has its samples."""
+    return any(index for axis, index in rank.place.items() if axis != "data")
 
 
 def _latest_rows(run: RunRow) -> Iterable[StepRow]:
@@ -118,6 +157,19 @@ SAMPLES_RATE = Metric(
     "them, else of the first boundary of the shape ledger, else rows that entered trained forward "
     "passes (each pass counts).", "derived",
     subject="run", value=samples_per_second,
+)  # fmt: skip
+STAGE_SAMPLES_RATE = Metric(
+    "dfx_stage_samples_per_second", "gauge", "", (*PER_NODE, "role", "stage"),
+    "Samples of the latest step at the boundary of the shape ledger with the stage's name / time "
+    "of the slowest rank in the stage, without waits; of rollout, reward, log-prob and value "
+    "stages. Stage reward: throughput of the reward.",
+    "derived",
+    subject="run", value=_stage_rate(lambda row: row.num_samples),
+)  # fmt: skip
+STAGE_TOKENS_RATE = Metric(
+    "dfx_stage_tokens_per_second", "gauge", "", (*PER_NODE, "role", "stage"),
+    "The same for tokens that count in the response mask.", "derived",
+    subject="run", value=_stage_rate(lambda row: row.num_tokens),
 )  # fmt: skip
 STAGE_START = Metric(
     "dfx_stage_start_timestamp_seconds", "gauge", "seconds", (*PER_RANK, "stage", "slot"),
@@ -246,6 +298,8 @@ METRICS = (
     BUBBLE_RATIO,
     STEP_TOKENS_RATE,
     SAMPLES_RATE,
+    STAGE_SAMPLES_RATE,
+    STAGE_TOKENS_RATE,
     STAGE_START,
     STAGE_END,
     INFLIGHT_SECONDS,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
+from dfx_agent.catalogue.performance import has_samples_of_another
 from dfx_agent.catalogue.spec import PER_NODE, Metric, native
 from dfx_agent.snapshot import Histogram, RankRow, RunRow
 
@@ -25,7 +26,7 @@ def _scores(run: RunRow) -> dict[tuple[str, ...], Histogram]:
     counted = [
         (rank.role, *score)
         for rank in run.ranks
-        if not any(index for axis, index in rank.place.items() if axis != "data")
+        if not has_samples_of_another(rank)
         for score in _counted_scores(rank)
     ]
     places = {(role, boundary) for role, boundary, *_ in counted}
@@ -70,8 +71,8 @@ SAMPLE_SCORES = Metric(
 # fmt: off
 _NATIVE = (
     native(
-        "dfx_reward_seconds", "seconds", ("stat", "variant", "domain"),
-        "Time to score one sample.",
+        "dfx_reward_seconds", "seconds", ("stat", "variant", "domain", "env"),
+        "Time to score one sample; env is one environment or all.",
     ),
     native(
         "dfx_reward_term", "", ("term", "stat", "variant", "env", "subset", "agent"),

@@ -1,9 +1,45 @@
 """The inference side of a step: tokens, requests, latency, failures."""
 
-from dfx_agent.catalogue.spec import native
+import re
+
+from dfx_agent.catalogue.spec import PER_NODE, Metric, native
+from dfx_agent.snapshot import RunRow, ScalarRow
+
+_FAILURES = "dfx_step_rollout_failures"
+# what the rollout returned, before the trainer drops samples; else what is trained
+_SAMPLES = ("dfx_rollouter_samples", "dfx_step_samples")
+_TIMEOUT = re.compile(r"time_?d?[ _]?out", re.IGNORECASE)
+
+
+def _timeout_ratio(run: RunRow) -> float | None:
+    """None if no failures were reported, or the number of samples is unknown."""
+    failures = [row for row in run.scalars if row.metric == _FAILURES and _has_only(row, "why")]
+    reported = (row for name in _SAMPLES for row in run.scalars if row.metric == name)
+    samples = next((row for row in reported if row.moments.count and _has_only(row, "")), None)
+    if samples is None or not failures:
+        return None
+    of_step = [row for row in failures if row.step == samples.step and row.moments.count]
+    num_failed = sum(row.moments.mean for row in of_step)
+    num_requests = samples.moments.mean + num_failed
+    timed_out = (row for row in of_step if _TIMEOUT.search(row.labels.get("why", "")))
+    return sum(row.moments.mean for row in timed_out) / num_requests if num_requests > 0 else None
+
+
+def _has_only(row: ScalarRow, label: str) -> bool:
+    """Whether it is of the whole run: no other label, such as an environment, has a value."""
+    return not any(value for name, value in row.labels.items() if name != label)
+
+
+TIMEOUT_RATIO = Metric(
+    "dfx_rollout_timeout_ratio", "gauge", "ratio", PER_NODE,
+    "Requests of the step that failed by a timeout / samples of the step and failed requests: "
+    "dfx_step_rollout_failures with a reason such as timeout or ReadTimeout. Absent if the job "
+    "reports no failures.", "derived",
+    subject="run", value=_timeout_ratio,
+)  # fmt: skip
 
 # fmt: off
-METRICS = (
+_NATIVE = (
     native(
         "dfx_prefill_tokens", "tokens", ("engine", "agg"),
         "Prompt tokens the inference engine processed.", kind="counter",
@@ -95,3 +131,5 @@ METRICS = (
     ),
 )
 # fmt: on
+
+METRICS = (TIMEOUT_RATIO, *_NATIVE)

@@ -36,8 +36,8 @@ class Metric:
 
     ``name`` is the Prometheus name without ``_total``; ``unit`` is a base unit (seconds, bytes,
     ratio, tokens, nats) or "" for a plain number. ``help`` is one sentence: meaning, and how it is
-    computed where that is not obvious. ``value`` takes a row of the Snapshot, the one that ``of``
-    names; without it an exporter writes the metric by itself.
+    computed where that is not obvious. ``value`` takes a row of the Snapshot, the one that
+    ``subject`` names; without it an exporter writes the metric by itself.
     """
 
     name: str

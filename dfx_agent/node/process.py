@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 
+from dfx_agent.catalogue.per_rank import STAGE_FAILURES_COUNTER
 from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.node.device_stages import DeviceStages
@@ -44,6 +45,7 @@ from dfx_agent.wire.records import (
     COUNT,
     COUNTED,
     DEVICE_TIME,
+    FAILED,
     FROM_ATTACH,
     GAUGE,
     GROUP,
@@ -333,9 +335,8 @@ class Process:
         spans, odd = dict[int, Row](), dict[int, Row]()
         ended: defaultdict[str, list[Row]] = defaultdict(list)
         others: list[tuple[int, str]] = []  # offset of the record, and its name
-        names, name = self.follower.names, self.follower.name
-        last, at = self.last_event_ns or 0, -RECORD.size
-        stage, wait, size = STAGE, WAIT, RECORD.size  # local names are faster
+        names, name, last = self.follower.names, self.follower.name, self.last_event_ns or 0
+        stage, wait, size, at = STAGE, WAIT, RECORD.size, -RECORD.size  # local names are faster
         for t0, t1, span, parent, flagged, name_id in SPAN_FIELDS.iter_unpack(batch.packed):
             at += size
             if (
@@ -355,6 +356,7 @@ class Process:
                 text = names.get(name_id) or name(name_id)
                 if kind <= WAIT:
                     row = odd[span] = (t0, span, t1, parent, kind, text)
+                    self._count_failure(flagged, text)
                 else:
                     others.append((at, text))
             if t1 > last:  # noqa: PLR1730 (max() costs as much as the rest of this line's work)
@@ -372,6 +374,11 @@ class Process:
         self.last_event_ns = last or None
         self._note_inflight([e for e in batch.inflight if e.begin_ns <= future], batch.packed)
         return scalars
+
+    def _count_failure(self, flagged: int, name: str) -> None:
+        if flagged == STAGE | FAILED:
+            name = f"{STAGE_FAILURES_COUNTER}{name}"
+            self.counters[name] = self.counters.get(name, 0.0) + 1.0
 
     def _read_others(
         self, account: TimeAccount, packed: bytearray, places: list[tuple[int, str]]

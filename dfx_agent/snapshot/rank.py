@@ -206,6 +206,8 @@ class LedgerRow:
     num_left_out: int
     """Batches that were not inspected because steps were shorter than 0.25 s."""
     num_sampled: int | None
+    num_tokens: int | None = None
+    """Tokens that the mask selects; None without a mask."""
 
 
 @dataclass(frozen=True, slots=True)

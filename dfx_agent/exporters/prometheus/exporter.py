@@ -251,6 +251,7 @@ def _add_row(page: Page, key: Labels, row: LedgerRow) -> None:
     page.info(ledger.SCHEMA, (*key, row.schema))
     page.add(ledger.SHAPES, key, int(row.shapes, 16))
     for metric, labels, value in (
+        (ledger.TOKENS, key, row.num_tokens),
         (ledger.MASK_RATIO, key, row.mask_ratio),
         (ledger.SAMPLED, key, row.num_sampled),
         (ledger.GROUP_SAMPLES, (*key, "min"), row.smallest_group),

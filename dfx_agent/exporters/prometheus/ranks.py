@@ -33,7 +33,7 @@ _FAMILIES = {
     "histogram": HistogramMetricFamily,
 }
 # counters of the guest that other metrics are computed from
-_PREFIXES = (*utilisation.COUNTERS, reward.SCORE_COUNTER)
+_PREFIXES = (*utilisation.COUNTERS, reward.SCORE_COUNTER, per_rank.STAGE_FAILURES_COUNTER)
 # a job may log one key per sample; keys above the limit are only counted
 _MAX_NATIVE_KEYS = 200
 # first word of guest gauges that other metrics are computed from

@@ -308,6 +308,7 @@ def _row(boundary: str, latest: _RankBoundary) -> LedgerRow:
         num_unread=latest.totals["num_unread"],
         num_left_out=latest.totals["num_left_out"],
         num_sampled=_int(by_name.get("num_sampled")),
+        num_tokens=_int(by_name.get("mask_sum")),
     )
 
 

@@ -8,6 +8,7 @@ from prometheus_page import rank_row
 from dfx_agent.catalogue.performance import samples_per_second
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.snapshot import (
+    LedgerRow,
     LedgerState,
     Moments,
     RunRow,
@@ -93,3 +94,40 @@ def test_it_is_exported():
     run = RunRow("r", "prime_rl", 0, 1.0, (), (step(7, 4.0),), (told(7),))
     found = run_samples(run, frozenset({"dfx_samples_per_second"}), "node-a")
     assert found == {"dfx_samples_per_second": [({"run": "r", "node": "node-a"}, 16.0)]}
+
+
+def boundary(number, num_samples, num_tokens, name="reward"):
+    row = LedgerRow(name, number, num_samples, None, None, None, "0", "0", 1, 0, 0, 0, 0, None)
+    return (replace(row, num_tokens=num_tokens),)
+
+
+def timed(number, **seconds_by_rank):
+    cells = [StepCell(rank, TimeSplit(stage_seconds={"reward": seconds}), {})
+             for rank, seconds in seconds_by_rank.items()]  # fmt: skip
+    return step(number, 9.0, cells=tuple(cells))
+
+
+def stage_rates(run):
+    names = "dfx_stage_samples_per_second", "dfx_stage_tokens_per_second"
+    found = run_samples(run, frozenset(names), "n")
+    rows = {name: found.get(name, []) for name in names}
+    return [{(row["role"], row["stage"]): value for row, value in rows[name]} for name in names]
+
+
+def test_throughput_of_a_stage_is_what_crossed_its_boundary_over_its_time():
+    ranks = (
+        rank_row(rank="0", ledger=boundary(7, 64, 900)),
+        rank_row(rank="1", ledger=boundary(7, 64, 300)),
+    )
+    steps = (timed(6, a=0.5, b=1.0), timed(7, a=2.0, b=4.0))
+    run = RunRow("r", "", 0, 1.0, ranks, steps, ())
+    place = "trainer", "reward"
+    assert stage_rates(run) == [{place: 128 / 4.0}, {place: 1200 / 4.0}]
+    replica = replace(ranks[1], place={"tensor": 1})
+    assert stage_rates(replace(run, ranks=(ranks[0], replica))) == [{place: 16}, {place: 225}]
+    open_step = tuple(replace(rank, ledger=boundary(8, 64, None)) for rank in ranks)
+    assert stage_rates(replace(run, ranks=open_step)) == [{place: 128 / 2.5}, {}]
+    assert stage_rates(replace(run, steps=())) == [{}, {}]
+    for name in ("handover", "actor_update"):
+        other = tuple(replace(rank, ledger=boundary(7, 64, 1, name)) for rank in ranks)
+        assert stage_rates(replace(run, ranks=other)) == [{}, {}]

@@ -21,7 +21,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 SPLIT = TimeSplit(
     10.0, 6.0, 1.0, {"rollout": 4.0, "reward": 2.0}, {"barrier": {"rollout": 2.0, "": 1.0}}
 )
-CELLS = tuple(StepCell(rank, TimeSplit(), {"response": 30.0}) for rank in "01")
+IN_STEP = TimeSplit(stage_seconds={"rollout": 2.0})
+CELLS = tuple(StepCell(rank, IN_STEP, {"response": 30.0}) for rank in "01")
 STEPS = (StepRow(1, "trainer", 1.0, 3.0, (), 0.25, CELLS),)
 FAR_SECONDS = 1e11  # not yet: the age of it is 0 at each scrape
 

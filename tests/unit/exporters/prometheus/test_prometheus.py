@@ -25,6 +25,7 @@ from dfx_agent.snapshot import (
     HeldMemory,
     HostMemory,
     Incident,
+    LedgerRow,
     Moments,
     NonAllocatorMemory,
     OpenSpan,
@@ -340,7 +341,13 @@ def full_rank() -> RankRow:
         ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, ONE),
         ScalarRow("my/own", None, {}, 1, 1.0, ONE),
     ]
-    counts = ("micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients", "new")
+    counts = (
+        "micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients", "new",
+        "failures/reward",
+    )  # fmt: skip
+    batch = LedgerRow(
+        "rollout", 1, 8, None, None, None, "0", "0", 1, 0, 0, 0, 0, None, num_tokens=96
+    )
     spans = (
         OpenSpan("stage", "backward", 1.0, 9.0, 1),
         OpenSpan("collective", "all_reduce@0", 2.0, 3.0, None, 1234),
@@ -356,6 +363,7 @@ def full_rank() -> RankRow:
         },
         collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
         groups=(GroupRow("0", 7, 6, 0.43),),
+        ledger=(batch,),
         devices=(
             DeviceMemory(
                 "cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}, 3.0, 0.5, 0.25,
