@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dfx_agent.exporters.history import blocks, folder, schema
 from dfx_agent.exporters.history.blocks import EMPTY, Schema
@@ -64,7 +64,9 @@ class RunFile:
                 return cls(path, schema.open_writable(path, journal_mode))
         name = folder.file_name(run.run, run.begin_seconds, frozenset(os.listdir(directory)))
         path = os.path.join(directory, name)
-        return cls(path, schema.create(path, journal_mode))
+        unwritten = replace(run, ending="")  # what is known of its end is not stored yet
+        schema.create(path, _run_values(unwritten, run.begin_seconds, 0))
+        return cls(path, schema.open_writable(path, journal_mode))
 
     def _resume(self) -> None:
         """Continue where an earlier agent stopped."""
@@ -121,15 +123,8 @@ class RunFile:
         for verdict in run.verdicts:
             self._write_verdict(verdict, now_seconds)
         self._write_incidents(run, now_seconds)
-        events = [rank.last_event_seconds or rank.begin_seconds for rank in run.ranks]
-        latest = max([run.begin_seconds, *events])
-        sizes = [rank.world_size for rank in run.ranks if rank.world_size is not None]
         self._connection.execute("DELETE FROM run")
-        self._put("run", (
-            run.run, run.framework, run.attempt, max(sizes, default=None), run.begin_seconds,
-            now_seconds if is_living else latest, None if is_living else latest,
-            run.ending, run.standing.state, run.standing.reason, run.part, self.num_missed_steps,
-        ))  # fmt: skip
+        self._put("run", _run_values(run, now_seconds, self.num_missed_steps))
         return True
 
     def write_steps(self, rows: Sequence[StepRow], attempt: int) -> int:
@@ -255,6 +250,18 @@ class RunFile:
         return int(cursor.lastrowid or 0)
 
 
+def _run_values(run: RunRow, now_seconds: float, num_missed_steps: int) -> tuple[object, ...]:
+    """The row of the table ``run``."""
+    events = [rank.last_event_seconds or rank.begin_seconds for rank in run.ranks]
+    sizes = [rank.world_size for rank in run.ranks if rank.world_size is not None]
+    end_seconds = max([run.begin_seconds, *events]) if run.ending else None
+    return (
+        run.run, run.framework, run.attempt, max(sizes, default=None), run.begin_seconds,
+        now_seconds if end_seconds is None else end_seconds, end_seconds, run.ending,
+        run.standing.state, run.standing.reason, run.part, num_missed_steps,
+    )  # fmt: skip
+
+
 def _holds(path: str, run: RunRow) -> bool:
     """Whether this file is about the same run: the same name, and one of the same processes."""
     try:
@@ -262,14 +269,16 @@ def _holds(path: str, run: RunRow) -> bool:
     except schema.HistoryFileError:
         return False
     try:
-        names = {name for (name,) in connection.execute("SELECT name FROM run")}
-        if run.run not in names:
+        begins = dict(connection.execute("SELECT name, begin_seconds FROM run"))
+        if run.run not in begins:
             return False
         stored = connection.execute("SELECT node, pid, begin_seconds FROM ranks").fetchall()
     except sqlite3.Error:
         return False
     finally:
         connection.close()
+    if not stored:  # its first write failed
+        return bool(begins[run.run] == run.begin_seconds)
     return not _processes(stored).isdisjoint(
         _processes((rank.node, rank.pid, rank.begin_seconds) for rank in run.ranks)
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +15,7 @@ from dfx_agent.exporters.history.blocks import block_value
 APPLICATION_ID = 0x44465848  # "DFXH"; `file` and SQLite show it
 VERSION = 1
 BUSY_SECONDS = 2.0
+UNFINISHED = ".new"
 
 _TABLES = """
 CREATE TABLE run (
@@ -89,15 +92,23 @@ class HistoryFileError(DfxError):
     """A file that is no history of a run, or of a version that this one cannot read."""
 
 
-def create(path: str, journal_mode: str) -> sqlite3.Connection:
-    """A new, empty file that only this user can read. OSError, sqlite3.Error."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection = open_writable(path, journal_mode)
-    connection.executescript(
-        f"BEGIN;{_TABLES}PRAGMA application_id={APPLICATION_ID};PRAGMA user_version={VERSION};"
-        "COMMIT;"
-    )
-    return connection
+def create(path: str, run: Sequence[object]) -> None:
+    """A new file that only this user can read, with its row of ``run``. OSError, sqlite3.Error.
+
+    The file gets its name when it is complete: readers never see half of it.
+    """
+    unfinished = path + UNFINISHED
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished)
+    os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with closing(open_writable(unfinished, "DELETE")) as connection:
+        connection.executescript(
+            f"BEGIN;{_TABLES}PRAGMA application_id={APPLICATION_ID};"
+            f"PRAGMA user_version={VERSION};COMMIT;"
+        )
+        marks = ",".join("?" * len(run))
+        connection.execute(f"INSERT INTO run VALUES ({marks})", run)  # noqa: S608 (marks)
+    os.rename(unfinished, path)
 
 
 def open_writable(path: str, journal_mode: str) -> sqlite3.Connection:

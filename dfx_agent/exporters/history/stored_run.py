@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,13 +93,21 @@ class StoredRun:
         return "no end was observed: the agent stopped first"
 
 
-def load(path: str) -> StoredRun:
-    """The run of a file. HistoryFileError with the reason if it cannot be read."""
+@contextmanager
+def _reading(path: str) -> Iterator[sqlite3.Connection]:
+    """The file as it is now, whatever is written meanwhile. HistoryFileError."""
     with closing(schema.open_readonly(path)) as connection:
         try:
-            return _loaded(path, connection)
-        except (sqlite3.Error, ValueError, TypeError) as error:
+            connection.execute("BEGIN")
+            yield connection
+        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             raise HistoryFileError(f"cannot read {path}: {error}") from None
+
+
+def load(path: str) -> StoredRun:
+    """The run of a file. HistoryFileError with the reason if it cannot be read."""
+    with _reading(path) as connection:
+        return _loaded(path, connection)
 
 
 def runs_in(directory: str) -> tuple[list[StoredRun], list[str]]:
@@ -133,49 +141,40 @@ def steps_of(path: str, after_seconds: float = 0.0) -> list[StepRow]:
         "SELECT step, role, begin_seconds, end_seconds, missing_ranks, bubble_ratio, schema_id,"
         " block FROM steps WHERE begin_seconds > ? ORDER BY begin_seconds"
     )
-    with closing(schema.open_readonly(path)) as connection:
-        try:
-            schemas = _schemas(connection)
-            return [
-                blocks.step_row(
-                    step, role, (begin, end), json.loads(missing), bubble,
-                    blocks.unpack(block, schemas[number]),
-                )
-                for step, role, begin, end, missing, bubble, number, block in connection.execute(
-                    query, (after_seconds,)
-                )
-            ]  # fmt: skip
-        except (sqlite3.Error, ValueError, KeyError) as error:
-            raise HistoryFileError(f"cannot read the steps of {path}: {error}") from None
+    with _reading(path) as connection:
+        schemas = _schemas(connection)
+        return [
+            blocks.step_row(
+                step, role, (begin, end), json.loads(missing), bubble,
+                blocks.unpack(block, schemas[number]),
+            )
+            for step, role, begin, end, missing, bubble, number, block in connection.execute(
+                query, (after_seconds,)
+            )
+        ]  # fmt: skip
 
 
 def scalars_of(path: str, before_step: int) -> dict[str, tuple[list[int], list[float]]]:
     """Native key -> (steps, means over ranks), of the steps before ``before_step``."""
     query = "SELECT step, schema_id, block FROM scalar_blocks WHERE step < ? ORDER BY step"
     found: dict[str, tuple[list[int], list[float]]] = {}
-    with closing(schema.open_readonly(path)) as connection:
-        try:
-            schemas = _schemas(connection)
-            for step, number, block in connection.execute(query, (before_step,)):
-                for key, value in blocks.unpack(block, schemas[number]).get("", {}).items():
-                    steps, values = found.setdefault(key, ([], []))
-                    steps.append(step)
-                    values.append(value)
-        except (sqlite3.Error, ValueError, KeyError) as error:
-            raise HistoryFileError(f"cannot read the scalars of {path}: {error}") from None
+    with _reading(path) as connection:
+        schemas = _schemas(connection)
+        for step, number, block in connection.execute(query, (before_step,)):
+            for key, value in blocks.unpack(block, schemas[number]).get("", {}).items():
+                steps, values = found.setdefault(key, ([], []))
+                steps.append(step)
+                values.append(value)
     return found
 
 
 def facts_of(path: str) -> list[Fact]:
     """Configuration, packages, devices and hosts of a run. HistoryFileError."""
-    with closing(schema.open_readonly(path)) as connection:
-        query = "SELECT kind, node, key, value FROM facts ORDER BY kind, node, key"
-        try:
-            facts = [Fact(*row) for row in connection.execute(query)]
-            nodes = connection.execute("SELECT count(DISTINCT node) FROM ranks").fetchone()[0]
-        except sqlite3.Error as error:
-            raise HistoryFileError(f"cannot read the facts of {path}: {error}") from None
-    return [*facts, Fact("host", "", "num_nodes", str(nodes))]
+    query = "SELECT kind, node, key, value FROM facts ORDER BY kind, node, key"
+    with _reading(path) as connection:
+        facts = [Fact(*row) for row in connection.execute(query)]
+        (num_nodes,) = connection.execute("SELECT count(DISTINCT node) FROM ranks").fetchone()
+    return [*facts, Fact("host", "", "num_nodes", str(num_nodes))]
 
 
 def _schemas(connection: sqlite3.Connection) -> dict[int, Schema]:

@@ -340,6 +340,24 @@ def test_the_thread_writes_a_last_time_when_it_stops(job, new_writer, stored):
     assert stored().num_steps == 1
 
 
+def test_a_reader_never_sees_half_of_a_file(job, new_writer, stored, monkeypatch):
+    """Between its creation and the first write a file names its run and nothing else."""
+    writer = new_writer()
+    job.steps = [step_row(1)]
+    job.end()
+
+    def fail(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recording.RunFile, "write_steps", fail)
+        writer._guarded_write()
+    run = stored()
+    assert (run.run, run.num_steps, run.ending) == ("r", 0, "")
+    writer._guarded_write()
+    assert (stored().num_steps, bool(stored().ending)) == (1, True)
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "x.sqlite"
     with sqlite3.connect(path) as connection:
