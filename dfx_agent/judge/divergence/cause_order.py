@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dfx_agent.judge.divergence.collapse import lasting
-from dfx_agent.judge.divergence.symptoms import FAR_Z
+from dfx_agent.judge.divergence.collapse import REWARD, lasting
 from dfx_agent.snapshot import CollapseRow, OnsetRange, SignalState
 
 
@@ -91,9 +90,10 @@ def _meaning(first: str) -> _Meaning:
 
 
 def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
-    """What moved first. Of several in one step a far KL, else the farthest; last the reward.
+    """What moved first. Not the reward if others moved in the same step: it follows them.
 
-    A far KL is the step of the policy itself, which the others follow.
+    Of several others the farthest. If the reward fell in the same step, all are at their limits and
+    distances say nothing: then the first in the order of the signals.
     """
     onsets = [
         (row.onset_step, _named(state, row.symptom))
@@ -106,15 +106,13 @@ def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
         for row in collapses
         if row.onset_step is not None
     ]
+    earliest = min((step for step, _ in onsets), default=None)
+    names = [name for step, name in onsets if step == earliest]
+    others = [name for name in names if name != REWARD]
+    if len(others) < 2 or REWARD in names:
+        return next(iter([*others, *names]), "")
     far = _distances(state)
-
-    def order(onset: tuple[int, str]) -> tuple[int, bool, bool, float]:
-        step, first = onset
-        distance = far.get(first, 0.0)
-        is_far_kl = first in {"divergence", "mismatch"} and distance >= FAR_Z
-        return step, first == "reward", not is_far_kl, -distance
-
-    return min(onsets, key=order)[1] if onsets else ""
+    return max(others, key=lambda name: far.get(name, 0.0))
 
 
 def _distances(state: SignalState) -> dict[str, float]:
