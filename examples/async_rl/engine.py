@@ -46,7 +46,7 @@ class Request:
     max_tokens: int
     answer: Future[Completion] = field(default_factory=Future)
     arrived_seconds: float = field(default_factory=time.monotonic)
-    newest_seconds: float = 0.0
+    last_token_seconds: float = 0.0
     versions: list[int] = field(default_factory=list)
 
     @property
@@ -155,8 +155,8 @@ class Engine:
 
     def _chosen(self) -> list[Request]:
         shape = self._waiting[0].shape
-        alike = [request for request in self._waiting if request.shape == shape]
-        batch = alike[:MAX_BATCH_SIZE]
+        same_shape = [request for request in self._waiting if request.shape == shape]
+        batch = same_shape[:MAX_BATCH_SIZE]
         places = {id(request) for request in batch}
         self._waiting = deque(r for r in self._waiting if id(r) not in places)
         self.metrics.waiting.set(len(self._waiting))
@@ -220,21 +220,21 @@ class Engine:
         chosen = decoding.responses.tokens[:, end - 1].tolist()
         self._spent.num_tokens += len(unanswered)
         dfx.tokens("response", len(unanswered))
-        going_on = []
+        unfinished = []
         for row in unanswered:
             request = batch[row]
-            self.metrics.token(now, request.arrived_seconds, request.newest_seconds)
-            request.newest_seconds = now
+            self.metrics.token(now, request.arrived_seconds, request.last_token_seconds)
+            request.last_token_seconds = now
             request.versions.append(self.version)
             if chosen[row] != task.END and end < request.max_tokens:
-                going_on.append(row)
+                unfinished.append(row)
                 continue
             is_finished = chosen[row] == task.END
             self.metrics.end(now - request.arrived_seconds, is_finished=is_finished)
             tokens = decoding.responses.tokens[row, :end].tolist()
             logprobs = decoding.responses.logprobs[row, :end].tolist()
             request.answer.set_result(Completion(tokens, logprobs, request.versions, is_finished))
-        return going_on
+        return unfinished
 
 
 def _padded(batch: Sequence[Request]) -> torch.Tensor:

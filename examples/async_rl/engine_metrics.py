@@ -48,11 +48,11 @@ class EngineMetrics:
         self._queue_seconds.observe(queue_seconds)
         self._prompt_tokens.inc(num_prompt_tokens)
 
-    def token(self, now: float, arrived_seconds: float, newest_seconds: float) -> None:
-        """Count a token; ``newest_seconds`` is the time of the request's previous token, or 0."""
+    def token(self, now: float, arrived_seconds: float, last_token_seconds: float) -> None:
+        """Count a token. ``last_token_seconds``: time of the request's previous token, or 0."""
         self._generation_tokens.inc()
-        if newest_seconds:
-            self._next_token.observe(now - newest_seconds)
+        if last_token_seconds:
+            self._next_token.observe(now - last_token_seconds)
         else:
             self._first_token.observe(now - arrived_seconds)
 

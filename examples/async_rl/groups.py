@@ -126,14 +126,14 @@ class GroupQueue:
                 if len(self._groups) >= num_groups:
                     break
                 await self._changed.wait()
-            taken = [self._groups.popleft() for _ in range(num_groups)]
+            groups = [self._groups.popleft() for _ in range(num_groups)]
             self._changed.notify_all()
-        return taken
+        return groups
 
     def _evict(self, version: int) -> None:
         stale = [group for group in self._groups if group.is_stale(version)]
         if stale:
             self._evicted.update(group.lag(version) for group in stale)
-            kept = [group for group in self._groups if not group.is_stale(version)]
-            self._groups = deque(kept)
+            fresh = [group for group in self._groups if not group.is_stale(version)]
+            self._groups = deque(fresh)
             self._changed.notify_all()

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 
-def _tell(_request: Request, error: Exception) -> Response:
+def _answer_error(_request: Request, error: Exception) -> Response:
     if not isinstance(error, ClientDisconnect):  # the client has given up and reports it
         traceback.print_exception(error)
     return Response(status_code=500)
@@ -23,7 +23,7 @@ class HttpService:
 
     def __init__(self, routes: list[Route], descriptor: int) -> None:
         config = uvicorn.Config(
-            Starlette(routes=routes, exception_handlers={Exception: _tell}),
+            Starlette(routes=routes, exception_handlers={Exception: _answer_error}),
             log_config=None,
             log_level="critical",
             access_log=False,

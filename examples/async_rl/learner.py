@@ -113,7 +113,7 @@ class Orchestrator:
         groups: list[dict[str, Any]] = json.loads(self._answer())
         return groups
 
-    def tell_version(self, version: int) -> None:
+    def send_version(self, version: int) -> None:
         self._connection.request("POST", "/version", json.dumps({"version": version}).encode())
         self._answer()
 
@@ -164,10 +164,10 @@ class Learner:
             with self._timed("update_seconds"), dfx.stage("actor_update"):
                 self._train(batch, reference, metrics)
         self._meet("final_barrier_wait_seconds")
-        told = self._publish(step)
+        sync_metrics = self._publish(step)
         self._seconds["step_seconds"] = time.perf_counter() - begin_seconds
-        self._truth.measured(step, self._seconds | told)
-        self._report(step, batch, metrics, told)
+        self._truth.measured(step, self._seconds | sync_metrics)
+        self._report(step, batch, metrics, sync_metrics)
 
     def _next_batch(self, step: int) -> Batch:
         with self._timed(WAIT_FOR_SAMPLES), dfx.wait("collector"):
@@ -252,19 +252,19 @@ class Learner:
 
     def _publish(self, step: int) -> dict[str, float]:
         """Publish the weights on rank 0 while other ranks wait; returns the metrics of the sync."""
-        told: dict[str, float] = {}
+        sync_metrics: dict[str, float] = {}
         if self._rank == 0:
             with self._timed("weight_sync_seconds"), dfx.stage("weight_sync"):
-                told = self._publisher.publish(self._policy, step)
+                sync_metrics = self._publisher.publish(self._policy, step)
         with self._timed("sync_coordination_wait_seconds"), dfx.wait("sync_coordination"):
             if self._rank == 0:
-                self._orchestrator.tell_version(step)
+                self._orchestrator.send_version(step)
             dist.barrier()
         dfx.policy_version(step)
-        return told
+        return sync_metrics
 
     def _report(
-        self, step: int, batch: Batch, metrics: StepMetrics, told: dict[str, float]
+        self, step: int, batch: Batch, metrics: StepMetrics, sync_metrics: dict[str, float]
     ) -> None:
         lengths = batch.responses.lengths
         prompt_lengths = task.prompt_lengths(batch.prompts)
@@ -291,7 +291,7 @@ class Learner:
             waited = reduced["fully_async/total_wait_time"]
             reduced["fully_async/trainer/idle_ratio"] = waited / step_seconds
             reduced["training/global_step"] = step
-            dfx.scalars(_without_empty_parts(reduced) | told, step=step)
+            dfx.scalars(_without_empty_parts(reduced) | sync_metrics, step=step)
             print(console_line(step, reduced), flush=True)
 
     @contextmanager

@@ -73,13 +73,13 @@ class Orchestrator:
     async def draw_groups(self) -> None:
         """Start groups for ever, so that the maximum number of groups is in flight."""
         dfx.policy_version(0)
-        told_step = 0
+        known_step = 0
         for number in itertools.count():
             while True:
                 # not in ``version``: a task inherits the step of the task that created it
-                if self.step != told_step:
+                if self.step != known_step:
                     dfx.set_step(self.step)
-                    told_step = self.step
+                    known_step = self.step
                 if len(self._in_flight) < self._max_in_flight():
                     break
                 with dfx.wait("queue"):
@@ -103,8 +103,8 @@ class Orchestrator:
         groups = await self._batches[step]
         return JSONResponse([dataclasses.asdict(group) for group in groups[rank::NUM_RANKS]])
 
-    async def version(self, told: Request) -> Response:
-        version = int((await told.json())["version"])
+    async def version(self, posted: Request) -> Response:
+        version = int((await posted.json())["version"])
         with dfx.stage("step_boundary"):
             self._end_step(version)
         await self._version.become(version)

@@ -76,10 +76,10 @@ class StepReport:
 
     def _lags(self, groups: Sequence[Group], samples: Sequence[Sample], version: int) -> None:
         oldest = [version - min(sample.versions) for sample in samples]
-        newest = [version - max(sample.versions) for sample in samples]
+        latest = [version - max(sample.versions) for sample in samples]
         self._add("training/off_policy/trajectory_staleness_worst", oldest)
-        self._add("training/off_policy/trajectory_staleness", newest)
-        for name, lags in {"oldest": oldest, "newest": newest}.items():
+        self._add("training/off_policy/trajectory_staleness", latest)
+        for name, lags in {"oldest": oldest, "newest": latest}.items():
             for bucket, share in shares(lags).items():
                 self._values[f"pipeline/lag/{name}/share/{bucket}"] = share
         finished = [(group.lag(group.finished_version), group) for group in groups]
@@ -88,17 +88,17 @@ class StepReport:
 
     def _shares_of_groups(self, dropped: Counter[str], evicted: Counter[int]) -> dict[str, float]:
         """Shares of groups; a share without any group is left out."""
-        told: dict[str, float] = {
+        shares_of_groups: dict[str, float] = {
             "pipeline/stale/dropped": dropped["stale"] * GROUP_SIZE,
             "pipeline/stale/evicted": evicted.total() * GROUP_SIZE,
         }
         num_stale = dropped["stale"] + evicted.total()
         if num_offered := num_stale + self._num_trained_groups:
-            told["pipeline/stale/ratio"] = num_stale / num_offered
+            shares_of_groups["pipeline/stale/ratio"] = num_stale / num_offered
         num_equal = dropped["zero_advantage"] + self._num_equal_groups
         if num_scored := dropped["zero_advantage"] + self._num_trained_groups:
-            told["pipeline/groups/zero_advantage"] = num_equal / num_scored
-        return told
+            shares_of_groups["pipeline/groups/zero_advantage"] = num_equal / num_scored
+        return shares_of_groups
 
     def _of_environments(self, groups: Sequence[Group]) -> None:
         by_environment: dict[str, list[Sample]] = defaultdict(list)
@@ -114,11 +114,11 @@ class StepReport:
                 }
 
     def _add(self, name: str, values: Iterable[float]) -> None:
-        known = list(values)
+        all_values = list(values)
         self._values |= {
-            f"{name}/mean": fmean(known),
-            f"{name}/max": max(known),
-            f"{name}/min": min(known),
+            f"{name}/mean": fmean(all_values),
+            f"{name}/max": max(all_values),
+            f"{name}/min": min(all_values),
         }
 
 

@@ -50,7 +50,7 @@ _UNITS = {"leak": "mebibytes", "stale_samples": "groups", "stuck_server": "reque
 
 
 @dataclass
-class _Told:
+class _Injected:
     amounts: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     events: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -61,26 +61,26 @@ def merged(faults: Sequence[Fault], lines: Iterable[Mapping[str, Any]]) -> dict[
     ``per_step`` is the mean over the steps from the first with the fault to the last but one (the
     last may be incomplete); None if the fault never happened.
     """
-    told: dict[tuple[str, str], _Told] = defaultdict(_Told)
+    injected: dict[tuple[str, str], _Injected] = defaultdict(_Injected)
     measured: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in lines:
         step = int(line["step"])
         if "fault" in line:
-            of_fault = told[line["fault"], line["where"]]
+            of_fault = injected[line["fault"], line["where"]]
             of_fault.amounts[step] += line["amount"]
             of_fault.events[step] += line["events"]
         else:
             measured[line["process"]][step].update(line["values"])
     return {
-        "faults": [_described(f, told[f.kind, component(f)], measured) for f in faults],
+        "faults": [_described(f, injected[f.kind, component(f)], measured) for f in faults],
         "measured": {process: dict(steps) for process, steps in measured.items()},
     }
 
 
 def _described(
-    fault: Fault, told: _Told, measured: Mapping[str, Mapping[int, Mapping[str, float]]]
+    fault: Fault, injected: _Injected, measured: Mapping[str, Mapping[int, Mapping[str, float]]]
 ) -> dict[str, Any]:
-    amounts = dict(sorted(told.amounts.items()))
+    amounts = dict(sorted(injected.amounts.items()))
     if fault.kind == "starved_learner":
         amounts = _added_wait(fault, measured)
     whole = [step for step in amounts if step < max(amounts)] or list(amounts)
@@ -93,7 +93,7 @@ def _described(
         if whole
         else None,
         "amount_by_step": amounts,
-        "events_by_step": dict(sorted(told.events.items())),
+        "events_by_step": dict(sorted(injected.events.items())),
     }
 
 

@@ -98,7 +98,7 @@ class WeightPublisher:
         )
         self._of_each("load", lambda receiver: receiver.load(version))
         self._of_each("resume", Receiver.resume)
-        return self._told(len(payload))
+        return self._sync_metrics(len(payload))
 
     def _of_each(self, part: str, ask: Callable[[Receiver], None]) -> None:
         with self._part(part):
@@ -119,15 +119,15 @@ class WeightPublisher:
             yield
         self._part_seconds[name] = time.perf_counter() - begin_seconds
 
-    def _told(self, num_bytes: int) -> dict[str, float]:
-        told = {
+    def _sync_metrics(self, num_bytes: int) -> dict[str, float]:
+        metrics = {
             f"timing_s/weight_sync_{part}": seconds for part, seconds in self._part_seconds.items()
         }
-        told["checkpoint_engine/payload_mbytes"] = num_bytes / 2**20
-        told["weight_sync/lost_receivers"] = len(self.lost)
+        metrics["checkpoint_engine/payload_mbytes"] = num_bytes / 2**20
+        metrics["weight_sync/lost_receivers"] = len(self.lost)
         for receiver in self._receivers:
             prefix = f"weight_sync/replica_{receiver.replica}"
-            told[f"{prefix}/bytes"] = num_bytes
+            metrics[f"{prefix}/bytes"] = num_bytes
             for part, seconds in receiver.seconds.items():
-                told[f"{prefix}/{part}_seconds"] = seconds
-        return told
+                metrics[f"{prefix}/{part}_seconds"] = seconds
+        return metrics
