@@ -237,7 +237,7 @@ def test_another_thread_may_empty_the_memory_at_any_line(monkeypatch):
             self.clear()
 
     names = load("trl")
-    monkeypatch.setattr(names, "_known", EmptiedAtOnce())
+    monkeypatch.setattr(names, "_cache", EmptiedAtOnce())
     assert names.find("reward") == Native("dfx_reward", {"stat": "mean"})
     assert names.find("nobody/knows") is None
 
