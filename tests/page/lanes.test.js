@@ -16,7 +16,7 @@ test("what is told of the middle of a step is put behind what is known", () => {
   lanes.merge(row(2, 20, null, piece("rollout", 20, 21)));
   assert.deepEqual(names(lanes), [["rollout", "reward", "backward"], ["rollout"]]);
   assert.deepEqual(lanes.lanes.get("actor/0").rows[0].pieces[1], piece("reward", 6, 9));
-  assert.equal(lanes.newestEnd(), 21);
+  assert.equal(lanes.latestEnd(), 21);
 });
 
 test("a step of which nothing is new keeps its pieces", () => {

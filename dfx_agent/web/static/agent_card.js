@@ -39,8 +39,8 @@ export function agentFacts(agent, now) {
   ];
 }
 
-function nodeText({ node, heard_seconds: heard, has_left: hasLeft, num_refused: refused, message }, now) {
-  const state = hasLeft ? "disconnected" : `last report ${elapsed(now - heard)} ago`;
+function nodeText({ node, heard_seconds: reportSeconds, has_left: hasLeft, num_refused: refused, message }, now) {
+  const state = hasLeft ? "disconnected" : `last report ${elapsed(now - reportSeconds)} ago`;
   const why = refused ? `, ${count(refused)} refused: ${message}` : "";
   return `${node}: ${state}${why}`;
 }

@@ -14,14 +14,14 @@ export class AlertList {
     this.node = document.getElementById("alerts");
     this.list = document.getElementById("alert-list");
     this.rows = new Map();
-    this.newest = { alerts: [], deliveries: [] };
+    this.latest = { alerts: [], deliveries: [] };
     this.run = null;
     setInterval(() => document.hidden || this.ask(), ASK_MS);
     this.ask();
   }
 
   get firing() {
-    return this.newest.alerts;
+    return this.latest.alerts;
   }
 
   update(run) {
@@ -31,7 +31,7 @@ export class AlertList {
 
   async ask() {
     try {
-      this.newest = await getJson("api/v1/alerts");
+      this.latest = await getJson("api/v1/alerts");
     } catch {
       return; // the agent is busy or unreachable (the banner says so): ask again later
     }
@@ -42,7 +42,7 @@ export class AlertList {
     const firing = this.firing.filter(
       (row) => row.run === this.run && !row.is_inhibited && !row.incident,
     );
-    const lines = [...firing.map(alertLine), ...this.newest.deliveries.filter(isLost).map(lostLine)];
+    const lines = [...firing.map(alertLine), ...this.latest.deliveries.filter(isLost).map(lostLine)];
     setHidden(this.node, !lines.length);
     reconcile(this.list, this.rows, lines.map((line) => line.key), () => new VerdictRow());
     for (const line of lines) this.rows.get(line.key).update(line);

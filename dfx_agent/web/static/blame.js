@@ -3,7 +3,7 @@
 import { duration, elapsed } from "./format.js";
 
 export const MAX_LISTED = 16; // a longer table is hard to read; these ranks are the relevant ones
-const NUM_BESIDE = 3;
+const NUM_NEIGHBOURS = 3;
 const SEVERITIES = ["critical", "warning"];
 
 /** "ROLE/RANK" -> {severity, delays, delayText(now)}, the worst first; pure. */
@@ -39,6 +39,6 @@ export function rowsOf(run, blame, opened) {
   if (run.places.length <= MAX_LISTED) return [...blamed, ...others];
   const chosen = others.filter((rank) => opened.has(keyOf(rank)));
   const rest = others.filter((rank) => !opened.has(keyOf(rank)));
-  const numBeside = Math.max(0, NUM_BESIDE + 1 - blamed.length);
-  return [...blamed, ...chosen, ...rest.slice(0, Math.max(numBeside, 1))];
+  const numNeighbours = Math.max(0, NUM_NEIGHBOURS + 1 - blamed.length);
+  return [...blamed, ...chosen, ...rest.slice(0, Math.max(numNeighbours, 1))];
 }

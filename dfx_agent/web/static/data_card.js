@@ -24,9 +24,9 @@ export class DataCard {
 
 /** Pairs [text, isStrong]; none before a batch was compared. Pure. */
 export function dataLines(run) {
-  const told = run.verdicts.filter(({ kind }) => kind === "data");
-  if (!run.ledger && !told.length) return [];
-  const lines = told.flatMap(({ state, summary, evidence }) => [
+  const verdicts = run.verdicts.filter(({ kind }) => kind === "data");
+  if (!run.ledger && !verdicts.length) return [];
+  const lines = verdicts.flatMap(({ state, summary, evidence }) => [
     [summary || `Data: ${state}`, true],
     ...evidence.map((line) => [line, false]),
   ]);

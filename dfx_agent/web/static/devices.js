@@ -57,15 +57,15 @@ class DeviceLine {
     this.others.set("name", { node: this.name }).set("devices", { node: this.devices });
     reconcile(this.node, this.others, keys, () => ({ node: element("td", "busy") }));
     stages.forEach((stage) => {
-      const told = rank.device_stages.find((row) => row.stage === stage);
-      fill(this.others.get(`stage ${stage}`).node, told, figure);
+      const sample = rank.device_stages.find((row) => row.stage === stage);
+      fill(this.others.get(`stage ${stage}`).node, sample, figure);
     });
   }
 }
 
 /** Shows how busy the device was, as a number and a depth of colour; the title has the details. */
-function fill(cell, told, figure) {
-  const ratio = told ? told[figure] : null;
+function fill(cell, sample, figure) {
+  const ratio = sample ? sample[figure] : null;
   setText(cell, ratio === null || ratio === undefined ? "–" : percent(ratio));
   const depth = Math.round(FULL_PERCENT * Math.min(1, ratio ?? 0));
   const color = `color-mix(in srgb, var(--accent) ${depth}%, transparent)`;
@@ -73,22 +73,22 @@ function fill(cell, told, figure) {
     cell.dataset.depth = `${depth}`;
     cell.style.background = color;
   }
-  const title = told ? titleOf(told) : "no device sample was mostly in this stage";
+  const title = sample ? titleOf(sample) : "no device sample was mostly in this stage";
   if (cell.title !== title) cell.title = title;
 }
 
-function titleOf(told) {
-  const lines = [`${count(told.num_samples)} samples, ${duration(told.seconds)}`];
+function titleOf(sample) {
+  const lines = [`${count(sample.num_samples)} samples, ${duration(sample.seconds)}`];
   const add = (name, value, text) => {
     if (value !== null && value !== undefined) lines.push(`${name} ${text(value)}`);
   };
-  add("SM active", told.sm_active_ratio, percent);
-  add("tensor cores", told.tensor_active_ratio, percent);
-  add("utilisation", told.utilization_ratio, percent);
-  add("memory", told.used_bytes, bytes);
-  add("power", told.power_watts, (watts) => `${Math.round(watts)} W`);
-  add("clock", told.clock_hertz, (hertz) => `${Math.round(hertz / 1e6)} MHz`);
-  add("clocks held down", told.throttled_ratio, percent);
+  add("SM active", sample.sm_active_ratio, percent);
+  add("tensor cores", sample.tensor_active_ratio, percent);
+  add("utilisation", sample.utilization_ratio, percent);
+  add("memory", sample.used_bytes, bytes);
+  add("power", sample.power_watts, (watts) => `${Math.round(watts)} W`);
+  add("clock", sample.clock_hertz, (hertz) => `${Math.round(hertz / 1e6)} MHz`);
+  add("clocks held down", sample.throttled_ratio, percent);
   return lines.join("\n");
 }
 
@@ -125,13 +125,13 @@ export function deviceWords(name) {
 
 /** Notes on values that cannot be read (equal notes once), and on recent device errors; pure. */
 export function deviceNotes({ faults, devices }, now) {
-  const alike = new Map();
+  const sourcesByText = new Map();
   for (const { part, what, message } of faults) {
     if (part !== "device") continue;
     const text = message.replace(AT_PLACE, "");
-    alike.set(text, [...(alike.get(text) ?? []), what]);
+    sourcesByText.set(text, [...(sourcesByText.get(text) ?? []), what]);
   }
-  const problems = [...alike].map(([text, [first, ...others]]) => {
+  const problems = [...sourcesByText].map(([text, [first, ...others]]) => {
     const [what, ...remedy] = text.split("; ");
     const more = others.length ? ` and ${others.length} more` : "";
     const title = first.includes(":") ? `${deviceWords(first)}${more}: ${what}` : what;

@@ -74,9 +74,9 @@ class SpreadLine {
 
   update(spreads) {
     for (const [name, quantity, text] of SPREADS) {
-      const told = spreads[quantity];
-      const parts = told ? [told.min, told.median, told.max].map((n) => text(toNumber(n))) : [];
-      setText(this.cells[name], told ? parts.join(" · ") : "–");
+      const spread = spreads[quantity];
+      const parts = spread ? [spread.min, spread.median, spread.max].map((n) => text(toNumber(n))) : [];
+      setText(this.cells[name], spread ? parts.join(" · ") : "–");
     }
   }
 }
@@ -94,19 +94,19 @@ function stateWords(engine) {
 /** Values that are not reported are "–". Values of an engine that is down are old and not shown. */
 function figures(engine) {
   const isUp = engine.state === "up";
-  const told = (value, text) => {
+  const shown = (value, text) => {
     const number = isUp ? toNumber(value) : null;
     return number === null ? "–" : text(number);
   };
   const first = engine.latencies[FIRST_TOKEN];
   const speed = engine.rates.generation_tokens ?? engine.gauges.reported_tokens_per_second;
   return {
-    running: told(engine.gauges.running_requests, count),
-    waiting: told(engine.gauges.waiting_requests, count),
-    kv: told(engine.gauges.kv_cache_usage_ratio, percent),
-    busy: told(engine.busy_ratio, percent),
-    first: told(first?.p50, duration),
-    tail: told(first?.p99, duration),
-    speed: told(speed, count),
+    running: shown(engine.gauges.running_requests, count),
+    waiting: shown(engine.gauges.waiting_requests, count),
+    kv: shown(engine.gauges.kv_cache_usage_ratio, percent),
+    busy: shown(engine.busy_ratio, percent),
+    first: shown(first?.p50, duration),
+    tail: shown(first?.p99, duration),
+    speed: shown(speed, count),
   };
 }

@@ -5,7 +5,7 @@ import { count, duration, elapsed, percent, scalar } from "./format.js";
 
 const PACE_STEPS = 10;
 const STALLED_STEPS = 2;
-const TOLD_LATE_SECONDS = 8; // a hub with many nodes receives a step up to this much later
+const LATE_REPORT_SECONDS = 8; // a hub with many nodes receives a step up to this much later
 const byId = (id) => document.getElementById(id);
 
 /** Closed steps of the role that closed the latest step. */
@@ -58,7 +58,7 @@ export class Header {
     setText(byId("fact-step"), step === null ? "–" : String(step));
     setText(byId("fact-step-time"), last ? duration(last.end_seconds - last.begin_seconds) : "–");
     const numLive = run.num_living;
-    const lateSeconds = snapshot.agent.nodes.length ? TOLD_LATE_SECONDS : 0;
+    const lateSeconds = snapshot.agent.nodes.length ? LATE_REPORT_SECONDS : 0;
     setText(byId("fact-pace"), paceText(steps, numLive > 0, snapshot.time_seconds, lateSeconds));
     setText(byId("fact-ranks"), `${numLive} / ${run.places.length}`);
     byId("fact-ranks").classList.toggle(

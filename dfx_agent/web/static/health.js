@@ -138,8 +138,8 @@ class SignalLine {
   }
 
   draw(series) {
-    const newest = (list) => list.slice(-SPARK_STEPS);
-    const shape = [series.values, series.baseline_low, series.baseline_high].map(newest);
+    const latest = (list) => list.slice(-SPARK_STEPS);
+    const shape = [series.values, series.baseline_low, series.baseline_high].map(latest);
     const version = JSON.stringify(shape);
     if (version === this.version) return;
     this.version = version;

@@ -32,8 +32,8 @@ export class HeatmapData {
   }
 
   hasNews(run) {
-    const newest = this.steps.at(-1) ?? -1;
-    return run.steps.some((row) => (!this.role || row.role === this.role) && row.step > newest);
+    const latest = this.steps.at(-1) ?? -1;
+    return run.steps.some((row) => (!this.role || row.role === this.role) && row.step > latest);
   }
 
   async fetch() {

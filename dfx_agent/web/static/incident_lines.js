@@ -174,17 +174,17 @@ function pastDetail(incident) {
 
 /** The bottleneck of the job, or the breakdown of its steps, if no problem is seen; else null. */
 export function bottleneckLine(run) {
-  const told = run.bottleneck;
-  if (!told) return null;
-  const isOfStep = isBreakdown(told);
-  if (!isOfStep && (told.state !== "found" || !told.bound_by)) return null;
-  const share = told.cost_ratio === null || isOfStep ? "" : `, ${percent(told.cost_ratio)}`;
+  const bottleneck = run.bottleneck;
+  if (!bottleneck) return null;
+  const isOfStep = isBreakdown(bottleneck);
+  if (!isOfStep && (bottleneck.state !== "found" || !bottleneck.bound_by)) return null;
+  const share = bottleneck.cost_ratio === null || isOfStep ? "" : `, ${percent(bottleneck.cost_ratio)}`;
   return {
     key: "bottleneck",
     level: "quiet",
     sign: "→",
-    title: `${titleOf(told)}${share}`,
-    detail: told.summary,
+    title: `${titleOf(bottleneck)}${share}`,
+    detail: bottleneck.summary,
     show: { view: "pipeline", text: "Show" },
   };
 }

@@ -79,7 +79,7 @@ export class Lanes {
     const steps = isFull || this.isOfHub ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
     const query = new URLSearchParams({ steps: String(steps) });
     for (const key of asked) query.append("rank", key);
-    if (!isFull) query.set("begin", String(this.newestEnd() - SETTLED_SECONDS));
+    if (!isFull) query.set("begin", String(this.latestEnd() - SETTLED_SECONDS));
     try {
       const rows = await getPages(`api/v1/runs/${encodeURIComponent(run.run)}/timeline`, query);
       if (run.run !== this.run.run) return;
@@ -99,7 +99,7 @@ export class Lanes {
     }
   }
 
-  newestEnd() {
+  latestEnd() {
     return Math.max(0, ...[...this.lanes.values()].map(lastEnd));
   }
 
@@ -110,8 +110,8 @@ export class Lanes {
     this.lanes.set(key, lane);
     const first = row.pieces[0]?.begin_seconds ?? Infinity;
     const known = lane.steps.get(row.step)?.pieces ?? [];
-    const kept = known.filter((piece) => piece.begin_seconds < first);
-    lane.steps.set(row.step, { ...row, pieces: [...kept, ...row.pieces] });
+    const earlier = known.filter((piece) => piece.begin_seconds < first);
+    lane.steps.set(row.step, { ...row, pieces: [...earlier, ...row.pieces] });
     const surplus = [...lane.steps.keys()].slice(0, -(NUM_STEPS + 1));
     for (const step of surplus) lane.steps.delete(step);
     lane.rows = [...lane.steps.values()].sort((a, b) => a.begin_seconds - b.begin_seconds);

@@ -92,19 +92,19 @@ class BottleneckView {
     this.balance = document.getElementById("bottleneck-balance");
   }
 
-  update(told) {
-    setHidden(this.node, !told);
-    if (!told) return;
-    const isOfStep = isBreakdown(told);
-    this.node.dataset.level = LEVELS[told.state] ?? "quiet";
-    setText(this.title, titleOf(told));
-    setText(this.cost, told.state === "found" && !isOfStep ? costOf(told) : told.summary);
+  update(bottleneck) {
+    setHidden(this.node, !bottleneck);
+    if (!bottleneck) return;
+    const isOfStep = isBreakdown(bottleneck);
+    this.node.dataset.level = LEVELS[bottleneck.state] ?? "quiet";
+    setText(this.title, titleOf(bottleneck));
+    setText(this.cost, bottleneck.state === "found" && !isOfStep ? costOf(bottleneck) : bottleneck.summary);
     this.chain.node.classList.toggle("plain", isOfStep);
-    const sentences = isOfStep ? told.chain.slice(1) : told.chain;
+    const sentences = isOfStep ? bottleneck.chain.slice(1) : bottleneck.chain;
     this.chain.update(sentences.map((text, index) => ({ key: index, text })));
-    this.causes.update(told.causes.map((cause, index) => ({ key: index, cause })));
-    setText(this.balance, told.balance);
-    setHidden(this.balance, !told.balance);
+    this.causes.update(bottleneck.causes.map((cause, index) => ({ key: index, cause })));
+    setText(this.balance, bottleneck.balance);
+    setHidden(this.balance, !bottleneck.balance);
   }
 }
 
@@ -179,9 +179,9 @@ class Figure {
   }
 }
 
-export function titleOf(told) {
-  const { state, bound_by: bound } = told;
-  if (isBreakdown(told)) return "Where a step goes";
+export function titleOf(bottleneck) {
+  const { state, bound_by: bound } = bottleneck;
+  if (isBreakdown(bottleneck)) return "Where a step goes";
   if (state === "clear") return "Balanced";
   if (state !== "found" || !bound) return "Not known yet";
   return bound === "stalled" ? "Stalled" : `Bound by ${bound}`;
@@ -192,9 +192,9 @@ export function costOf({ cost_seconds: cost, cost_ratio: share, step_seconds: st
   return `${duration(cost)} of a step of ${duration(step)} (${percent(share)})`;
 }
 
-function windowText(told) {
-  if (!told || told.first_step === null) return "";
-  return `steps ${told.first_step} to ${told.last_step} of ${told.role}`;
+function windowText(bottleneck) {
+  if (!bottleneck || bottleneck.first_step === null) return "";
+  return `steps ${bottleneck.first_step} to ${bottleneck.last_step} of ${bottleneck.role}`;
 }
 
 /** "2.61 s a step", "9 requests", "3.1 times"; "" if the cost is not known. */
@@ -233,10 +233,10 @@ export function weightSync(run) {
     if (!rows.has(receiver)) rows.set(receiver, { key: receiver, name, parts: {}, bytes: null });
     return rows.get(receiver);
   };
-  for (const told of run.scalars) {
-    const { part, receiver = "" } = told.labels;
-    if (told.metric === SYNC_METRIC) row(receiver).parts[part] = meanOf(told);
-    if (told.metric === "dfx_weight_sync_bytes") row(receiver).bytes = meanOf(told);
+  for (const reported of run.scalars) {
+    const { part, receiver = "" } = reported.labels;
+    if (reported.metric === SYNC_METRIC) row(receiver).parts[part] = meanOf(reported);
+    if (reported.metric === "dfx_weight_sync_bytes") row(receiver).bytes = meanOf(reported);
   }
   for (const rank of run.ranks.filter((r) => r.last)) {
     for (const [part, seconds] of Object.entries(partSeconds(rank.last))) {
@@ -264,12 +264,12 @@ function partSeconds(split) {
 export function figuresOf(run) {
   const found = [];
   for (const [key, metric, labels, text] of FIGURES) {
-    const told = run.scalars.find(
+    const reported = run.scalars.find(
       (row) =>
         row.metric === metric &&
         Object.entries(labels).every(([name, value]) => (row.labels[name] ?? "") === value),
     );
-    const value = told ? meanOf(told) : null;
+    const value = reported ? meanOf(reported) : null;
     if (value !== null) found.push({ key, text: text(value) });
   }
   const depths = Object.entries(run.queue_depth).map(([queue, depth]) => ({

@@ -29,7 +29,7 @@ export class StepBars {
     this.bars = new Map();
     this.chosen = null;
     this.owner = "";
-    this.newest = "";
+    this.version = "";
   }
 
   /** Adds bars only after a step has closed. */
@@ -40,11 +40,11 @@ export class StepBars {
     const role = this.select.value || roles[0];
     const rows = run.steps.filter((row) => row.role === role && row.num_ranks);
     const owner = JSON.stringify([run.run, run.attempt, role]);
-    const newest = `${owner} ${rows.at(-1)?.step} ${rows.length}`;
-    if (newest === this.newest) return;
+    const version = `${owner} ${rows.at(-1)?.step} ${rows.length}`;
+    if (version === this.version) return;
     if (owner !== this.owner) this.bars.clear();
     this.owner = owner;
-    this.newest = newest;
+    this.version = version;
     for (const row of rows) this.bars.set(row.step, barOf(row));
     for (const step of [...this.bars.keys()].slice(0, -MAX_BARS)) this.bars.delete(step);
     this.chosen = null;

@@ -114,7 +114,7 @@ function restLines(run, agent, hasProblem) {
   const isClear = run.standing.state === "clear" && !hasProblem;
   if (hasProblem && !rest.length) return [];
   const sources = agent.nodes.length
-    ? `what ${count(agent.nodes.length)} nodes tell`
+    ? `reports of ${count(agent.nodes.length)} nodes`
     : `${count(agent.num_segments)} segments`;
   const checked =
     `Checked: ${run.places.length} ranks for life, ${count(run.scalars.length)} scalars for NaN, ` +
@@ -236,8 +236,8 @@ const TITLES = {
 
 function problemTitle({ kind, path }) {
   if (TITLES[kind]) return TITLES[kind];
-  if (kind === "stranger") return `${path} may not tell this hub anything`;
-  return kind === "facts" ? `What ${path} tells cannot be used` : `Segment refused (${kind})`;
+  if (kind === "stranger") return `${path} has no permission to send to this hub`;
+  return kind === "facts" ? `The report of ${path} cannot be used` : `Segment refused (${kind})`;
 }
 
 function agentLines(agent, now) {

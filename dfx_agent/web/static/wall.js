@@ -1,5 +1,5 @@
 // The measure that colours the squares of the ranks. Two-sided measures are blue below and orange above
-// the median of the role: colour-blind people can tell these colours apart. Shares are grey to violet.
+// the median of the role: colour-blind people can distinguish these colours. Shares are grey to violet.
 
 import { element, setHidden } from "./element.js";
 
