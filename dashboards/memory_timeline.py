@@ -30,7 +30,7 @@ from dashboards.common import (
 )
 from dashboards.promql import SCRAPES, by, of_ranks, of_role, of_run, recent
 from dfx_agent.catalogue import memory, performance
-from dfx_agent.catalogue.engines import PREFIX
+from dfx_agent.catalogue.engines import KV_CACHE_PEAK, PREFIX
 from dfx_agent.catalogue.spec import Metric, by_name
 
 DEVICE = "role, rank, device"
@@ -66,6 +66,10 @@ def board() -> Board:
     made.line(
         8, (9, device_panels.driver_memory()), (7, device_panels.stage_memory()),
         (8, device_panels.shared_memory()),
+    )  # fmt: skip
+    made.folded("More: KV cache, activations and communication over time")
+    made.line(
+        8, (8, kv_cache_lines()), (8, activations()), (8, communication_lines()),
     )  # fmt: skip
     made.folded("More: host memory retained by the C library")
     made.line(8, (24, heap()))
@@ -353,6 +357,56 @@ def communication() -> Any:
     panel.with_target(instant(text, "estimated")).no_value("not reported")
     panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", NO_DEVICE, GREY))])
     return panel.color_scheme(by_threshold()).thresholds(limits(GREY, (0, GREEN)))
+
+
+def kv_cache_lines() -> Any:
+    panel = lines(
+        "KV cache of each replica, and its peak",
+        "Share in use as the engine reports it; dashed: the largest share since it was first read. "
+        "A peak far below 100 % is memory that the engine could give up. At 100 % requests wait or "
+        "are computed again.",
+        "percentunit",
+    )
+    for ref, metric, words in (
+        ("A", by_name()[f"{PREFIX}kv_cache_usage_ratio"], "in use"),
+        ("B", KV_CACHE_PEAK, "peak"),
+    ):
+        used = by("replica, dp_rank", "max", of_run(metric))
+        panel.with_target(query(used, f"{words} {{{{replica}}}} {{{{dp_rank}}}}", ref))
+    panel.override_by_regexp("peak .*", dashed())
+    return panel.min(0).max(1).fill_opacity(0).no_value("no engine")
+
+
+def activations() -> Any:
+    panel = lines(
+        "Activations by stage, an estimate",
+        "Highest allocated memory of the stage, less the least that was allocated in any stage, "
+        "which is weights and optimizer states. Of the device with most. It grows with the tokens "
+        "of a micro-batch: make micro-batches smaller, or recompute activations.",
+        "bytes",
+    )
+    peak = by(f"{DEVICE}, stage", "max", of_ranks(memory.GPU_STAGE_PEAK))
+    least = by(DEVICE, "min", of_ranks(memory.GPU_STAGE_ALLOCATED))
+    above = f"{peak} - on ({DEVICE}) group_left () {least}"
+    panel.with_target(query(by("stage", "max", above), "{{stage}}"))
+    return panel.min(0).fill_opacity(0).no_value(NO_DEVICE)
+
+
+def communication_lines() -> Any:
+    panel = lines(
+        "Communication buffers over time, an estimate",
+        "Of the rank with most: what the driver reports for the process, less its allocator and "
+        "its context; dashed: the peak. It grows when process groups are created, then it is flat. "
+        "More than a tenth of the device: fewer groups, or smaller buffers (NCCL_BUFFSIZE).",
+        "bytes",
+    )
+    for ref, metric, words in (
+        ("A", memory.GPU_COMMUNICATION, "now"),
+        ("B", memory.GPU_COMMUNICATION_PEAK, "peak"),
+    ):
+        panel.with_target(query(f"max({by('rank', 'max', of_ranks(metric))})", words, ref))
+    panel.override_by_name("peak", dashed())
+    return panel.min(0).fill_opacity(0).no_value(NO_DEVICE)
 
 
 def retries() -> Any:

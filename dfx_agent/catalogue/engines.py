@@ -114,6 +114,12 @@ AWAKE = Metric(
     "engine", subject="engine",
     value=lambda engine: {(engine.sleep_state,): 1.0} if engine.sleep_state else None,
 )  # fmt: skip
+KV_CACHE_PEAK = Metric(
+    "dfx_engine_kv_cache_peak_ratio", "gauge", "ratio", PER_ENGINE,
+    "Largest share of the KV cache in use that the engine reported since it was first read; peaks "
+    "between two readings are not seen.",
+    "engine", subject="engine", value=lambda engine: engine.kv_cache_peak_ratio,
+)  # fmt: skip
 WEIGHT_LOAD = Metric(
     "dfx_engine_weight_load_seconds", "gauge", "seconds", (*PER_ENGINE, "source"),
     "Duration of the latest load of weights, by source: disk, distributed, tensor, ipc (SGLang).",
@@ -145,6 +151,7 @@ METRICS = (
     OBSERVED_SECONDS,
     TOKENS_RATE,
     AWAKE,
+    KV_CACHE_PEAK,
     WEIGHT_LOAD,
     *_metrics("gauge", _GAUGES, "gauges"),
     *_metrics("counter", _COUNTERS, "totals"),

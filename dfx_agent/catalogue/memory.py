@@ -103,6 +103,11 @@ def _communication(rank: RankRow) -> float | None:
     return None if outside is None else outside.now_bytes - outside.least_bytes
 
 
+def _communication_peak(rank: RankRow) -> float | None:
+    outside = rank.beside_allocator
+    return None if outside is None else outside.most_bytes - outside.least_bytes
+
+
 GPU_COMMUNICATION = Metric(
     "dfx_gpu_mem_communication_estimate_bytes", "gauge", "bytes", PER_RANK,
     "An estimate of the buffers of communicators (NCCL, HCCL): "
@@ -110,6 +115,12 @@ GPU_COMMUNICATION = Metric(
     "Workspaces of libraries are in it; too low where the agent came when communicators were "
     "there already.", "derived",
     subject="rank", value=_communication,
+)  # fmt: skip
+GPU_COMMUNICATION_PEAK = Metric(
+    "dfx_gpu_mem_communication_peak_estimate_bytes", "gauge", "bytes", PER_RANK,
+    "Highest value of the same estimate since the agent began to follow the process: the most that "
+    "was seen of dfx_gpu_mem_beside_allocator_bytes less the least.", "derived",
+    subject="rank", value=_communication_peak,
 )  # fmt: skip
 
 
@@ -285,6 +296,7 @@ METRICS = (
     GPU_OOMS,
     GPU_OUTSIDE_ALLOCATOR,
     GPU_COMMUNICATION,
+    GPU_COMMUNICATION_PEAK,
     HELD,
     DEVICE_TOTAL,
     DEVICE_AVAILABLE,

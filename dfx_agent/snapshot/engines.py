@@ -90,6 +90,8 @@ class EngineFacts:
     sleep_state: str = ""
     gauges: Mapping[str, float] = field(default_factory=dict)
     """Latest values."""
+    kv_cache_peak_ratio: float | None = None
+    """Largest share of the KV cache in use, over all readings."""
     totals: Mapping[str, float] = field(default_factory=dict)
     """Counters, continued over restarts of the engine."""
     rates: Mapping[str, float] = field(default_factory=dict)

@@ -40,6 +40,8 @@ class NonAllocatorMemory:
     now_bytes: float
     least_bytes: float
     """The lowest value seen; it contains the context."""
+    most_bytes: float = 0.0
+    """The highest value seen."""
 
 
 @dataclass(frozen=True, slots=True)

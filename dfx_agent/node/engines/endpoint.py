@@ -115,6 +115,7 @@ class EngineEndpoint:
             observed_seconds=history.observed_seconds,
             sleep_state=latest.sleep_state,
             gauges=latest.gauges,
+            kv_cache_peak_ratio=history.kv_cache_peak_ratio,
             totals=dict(history.totals.counters),
             rates=history.rates(),
             histograms=dict(history.totals.histograms),

@@ -36,6 +36,7 @@ class History:
         self.latest = EnginePart()
         self.num_restarts = 0
         self.busy_seconds = self.observed_seconds = 0.0
+        self.kv_cache_peak_ratio: float | None = None
         self._moments: deque[_Moment] = deque(maxlen=_MAX_READINGS)
 
     def add(self, part: EnginePart, at: float, *, is_restart: bool = False) -> None:
@@ -43,6 +44,8 @@ class History:
         has_restarted = self.totals.add(part.counters, part.histograms, is_restart=is_restart)
         self.num_restarts += has_restarted and not is_first
         self.latest = part
+        usages = (self.kv_cache_peak_ratio, part.gauges.get("kv_cache_usage_ratio"))
+        self.kv_cache_peak_ratio = max((u for u in usages if u is not None), default=None)
         running = part.gauges.get("running_requests")
         moment = _Moment(
             at,

@@ -133,7 +133,8 @@ class ProcessMemory:
             other_bytes = max(0.0, sum(own_bytes.values()) - sum(filter(None, reserved)))
             previous = self.beside_allocator
             least = other_bytes if previous is None else min(other_bytes, previous.least_bytes)
-            self.beside_allocator = NonAllocatorMemory(other_bytes, least)
+            most = other_bytes if previous is None else max(other_bytes, previous.most_bytes)
+            self.beside_allocator = NonAllocatorMemory(other_bytes, least, most)
 
     def note_end(self, status: ExitStatus | None) -> None:
         """After the exit: check whether the OOM killer acted in the group since the last sample."""

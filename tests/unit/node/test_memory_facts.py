@@ -129,6 +129,7 @@ def test_what_the_driver_says_beside_the_allocator_counts_where_that_is_steady()
         seen.append(beside and (beside.now_bytes, beside.least_bytes))
     first = [None, (5, 5), (26, 5), (26, 5), (5, 5), (3, 3), (3, 3), (10, 3)]
     assert seen == first
+    assert memory.beside_allocator.most_bytes == 26
     memory.note_driver({}, {"memory/reserved_bytes@cuda:0": 4})
     memory.note_driver({"nvidia:3": 1, "nvidia:4": 1}, {"memory/reserved_bytes@cuda:0": 4})
     assert memory.beside_allocator.now_bytes == 10, "not told, or of other devices"

@@ -377,7 +377,7 @@ def full_rank() -> RankRow:
             HeldMemory("actor_update", "end/offload", "cuda:0", 1.0, 2.0),
             HeldMemory("actor_update", "end/offload", "host", None, None, 9.0, 19.0),
         ),
-        beside_allocator=NonAllocatorMemory(7.0, 5.0),
+        beside_allocator=NonAllocatorMemory(7.0, 5.0, 9.0),
     )  # fmt: skip
 
 
@@ -395,6 +395,7 @@ def test_what_offloading_leaves_and_what_lies_beside_the_allocator():
     }
     assert found["dfx_gpu_mem_beside_allocator_bytes"][0][1] == 7.0
     assert found["dfx_gpu_mem_communication_estimate_bytes"][0][1] == 2.0
+    assert found["dfx_gpu_mem_communication_peak_estimate_bytes"][0][1] == 4.0
     assert "dfx_gpu_mem_communication_estimate_bytes" not in samples(exporter(rank_row()))
 
 

@@ -19,7 +19,9 @@ def families(**known):
         "1", "", "http://127.0.0.1:8001/metrics", "up", 1.0, "vllm", "a-model",
         gauges={"running_requests": 3.0}, totals={"generation_tokens": 90.0},
         histograms={"time_to_first_token_seconds": TTFT}, sleep_state="awake",
-        weight_load_seconds={"disk": 2.5}, busy_ratio=0.5, **known,
+        kv_cache_peak_ratio=0.9,
+        weight_load_seconds={"disk": 2.5}, busy_ratio=0.5,
+        **known,
     )  # fmt: skip
     page = Page()
     run = RunRow("r", "verl", 0, 1.0, (), (), (), engines=pool_of([engine]))
@@ -49,6 +51,7 @@ def test_a_scrape_has_every_figure_of_a_replica():
     assert found[labelled("dfx_engine_running_requests")] == 3.0
     assert found[labelled("dfx_engine_generation_tokens_total")] == 90.0
     assert found[labelled("dfx_engine_busy_ratio")] == 0.5
+    assert found[labelled("dfx_engine_kv_cache_peak_ratio")] == 0.9
     assert found[labelled("dfx_engine_sleep_state", state="awake")] == 1.0
     assert found[labelled("dfx_engine_weight_load_seconds", source="disk")] == 2.5
     about = {

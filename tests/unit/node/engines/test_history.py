@@ -32,6 +32,17 @@ def test_before_two_readings_nothing_is_said_of_a_window():
     assert history.totals.counters == {"generation_tokens": 100.0}
 
 
+def test_the_peak_of_the_kv_cache_stays_over_the_window_and_a_restart():
+    history = History()
+    history.add(part(1.0), 0.0)
+    assert history.kv_cache_peak_ratio is None
+    for at, usage in ((1.0, 0.2), (2.0, 0.9), (99.0, 0.1)):
+        gauges = {"kv_cache_usage_ratio": usage}
+        history.add(EnginePart(gauges=gauges), at, is_restart=at > 9)
+    history.add(part(1.0), 100.0)
+    assert history.kv_cache_peak_ratio == 0.9
+
+
 def test_a_reading_stands_for_the_time_around_it():
     history = History()
     for at, running in ((0.0, 0.0), (2.0, 4.0), (4.0, 0.0), (6.0, 0.0)):
