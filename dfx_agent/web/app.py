@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from dfx_agent.snapshot import (
     SignalHistory,
     Snapshot,
     Source,
+    StepRow,
     TimelineRow,
 )
 from dfx_agent.snapshot.document import Document
@@ -47,6 +48,8 @@ from dfx_agent.web.view import FullRows, Look, as_they_are
 from dfx_agent.web.visible_ranks import key_of
 
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
+# (run, step) -> steps after it that are older than those of the snapshot; KeyError: unknown run
+EarlierSteps = Callable[[str, int], Sequence[StepRow]]
 
 STATIC = Path(__file__).parent / "static"
 MAX_OPENED_RANKS = 16
@@ -71,11 +74,13 @@ def create_app(
     alerts: AlertSource | None = None,
     routes: Iterable[BaseRoute] = (),
     full_rows: FullRows = as_they_are,
+    earlier_steps: EarlierSteps = lambda _run, _after: (),
 ) -> FastAPI:
     """The whole web face of one agent; without ``access`` everybody may do everything.
 
     ``render_metrics`` takes the Accept header and returns (body, content type), in a worker thread.
-    ``routes`` go before ours. ``full_rows`` completes the rows of ranks that are shown.
+    ``routes`` go before ours. ``full_rows`` completes the rows of ranks that are shown, and
+    ``earlier_steps`` what a snapshot does not hold any more.
     ``app.state.stream`` is the ``ViewStream``, to be closed before the server stops.
     """
     app = FastAPI(
@@ -96,8 +101,9 @@ def create_app(
     app.add_exception_handler(BlindError, _blind)
     app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
-    for api in (_verdicts_api, _timeline_api, _signals_api, _heatmap_api):
+    for api in (_verdicts_api, _timeline_api, _signals_api):
         app.include_router(api(source), prefix="/api/v1", tags=["runs"])
+    app.include_router(_heatmap_api(source, earlier_steps), prefix="/api/v1", tags=["runs"])
     app.include_router(_ranks_api(source, full_rows), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
@@ -246,7 +252,7 @@ def _signals_api(source: Source) -> APIRouter:
     return router
 
 
-def _heatmap_api(source: Source) -> APIRouter:
+def _heatmap_api(source: Source, earlier_steps: EarlierSteps) -> APIRouter:
     router = APIRouter()
     encode = Document[Heatmap](Heatmap).dumped
 
@@ -257,7 +263,8 @@ def _heatmap_api(source: Source) -> APIRouter:
         """One number for each rank in each closed step; steps up to `after` are left out."""
         with _known_run(run):
             row = {row.run: row for row in source.snapshot().runs}[run]
-        return _answer(encode(heatmap(row, role, measure, after)))
+            steps = (*earlier_steps(run, after), *row.steps)
+        return _answer(encode(heatmap(replace(row, steps=steps), role, measure, after)))
 
     return router
 

@@ -107,7 +107,9 @@ class Service:
             diagnosis_text.route(self.agent.snapshot, self._config.directory),
             *self._history.routes(),
         )
-        app = create_app(self._history.source, render, self._access(), self.alerts, added)
+        source = self._history.source
+        access, earlier = self._access(), source.earlier_steps
+        app = create_app(source, render, access, self.alerts, added, earlier_steps=earlier)
         self._server = Server(app, self._listener)
         self.agent.announce(self._listener.local_url, self._certificate)
         self.agent.start()

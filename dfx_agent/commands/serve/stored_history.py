@@ -1,11 +1,12 @@
 """The history of runs in a serving agent: it is written, and the page and the API read it.
 
 `/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents. After a
-restart of the agent, scalars have the steps that an earlier agent stored.
+restart of the agent, scalars and the heatmap have the steps that an earlier agent stored.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +20,14 @@ from dfx_agent.agent.config import Config
 from dfx_agent.catalogue.native import load as native_keys
 from dfx_agent.exporters.history import folder
 from dfx_agent.exporters.history.schema import HistoryFileError
-from dfx_agent.snapshot import Alerts, ScalarHistory, SignalHistory, Snapshot, TimelineRow
+from dfx_agent.snapshot import (
+    Alerts,
+    ScalarHistory,
+    SignalHistory,
+    Snapshot,
+    StepRow,
+    TimelineRow,
+)
 from dfx_agent.snapshot.document import Document
 
 if TYPE_CHECKING:
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 PATH = "/api/v1/history"
 _HEADERS = {"Cache-Control": "no-store"}
 _BYTES_PER_MIB = 1 << 20
+# steps that an opened page gets: as many as its heatmap shows, fewer of a large job
+_MOST_STEPS, _MOST_CELLS = 500, 50_000
 
 
 class StoredHistory:
@@ -99,7 +109,7 @@ def _without_details(run: StoredRun) -> StoredRun:
 
 
 class SourceWithHistory:
-    """What renderers read of the agent, with the scalars that an earlier agent stored."""
+    """What renderers read of the agent, with what an earlier agent stored."""
 
     def __init__(self, agent: Agent, path_of: Callable[[str], str | None]) -> None:
         self._agent, self._path_of = agent, path_of
@@ -117,6 +127,24 @@ class SourceWithHistory:
 
     def reset_signals(self, run: str) -> None:
         self._agent.reset_signals(run)
+
+    def earlier_steps(self, run: str, after: int) -> Sequence[StepRow]:
+        """Steps after ``after`` that are not in the snapshot. KeyError on an unknown run."""
+        from dfx_agent.exporters.history.stored_run import steps_of
+
+        shown = {r.run: r for r in self._agent.snapshot().runs}[run].steps
+        first = min((row.begin_seconds for row in shown), default=math.inf)
+        held = [row for row in self._agent.closed_steps(run, after) if row.begin_seconds < first]
+        path = self._path_of(run)
+        if path is None or after >= 0:  # the page has the earlier steps
+            return held
+        first = min((row.begin_seconds for row in held), default=first)
+        num_cells = max((len(row.cells) for row in shown), default=1)
+        num_steps = min(_MOST_STEPS, max(1, _MOST_CELLS // max(1, num_cells)))
+        try:
+            return [*steps_of(path, first, num_steps), *held]
+        except HistoryFileError:
+            return held
 
     def scalar_history(self, run: str, keys: Sequence[str]) -> Iterable[ScalarHistory]:
         """Histories with all stored steps. KeyError on an unknown run."""

@@ -122,7 +122,7 @@ class RunFile:
             self._write_rank(rank)
         for verdict in run.verdicts:
             self._write_verdict(verdict, now_seconds)
-        self._write_incidents(run, now_seconds)
+        self._write_incidents(run)
         self._connection.execute("DELETE FROM run")
         self._put("run", _run_values(run, now_seconds, self.num_missed_steps))
         return True
@@ -198,14 +198,13 @@ class RunFile:
         query = "UPDATE alerts SET end_seconds=? WHERE alert=? AND labels=? AND since_seconds=?"
         self._connection.execute(query, (now_seconds, *key))
 
-    def _write_incidents(self, run: RunRow, now_seconds: float) -> None:
-        """All that are shown; one that is no longer shown is over."""
+    def _write_incidents(self, run: RunRow) -> None:
+        """All that are shown. One that ends without being a past incident was noise: not stored."""
         shown = {incident.id: incident for incident in (*run.past_incidents, *run.incidents)}
         for incident in shown.values():
             self._put("incidents", _incident(incident))
-        query = "UPDATE incidents SET end_seconds=? WHERE id=? AND end_seconds IS NULL"
         for gone in self._open_incidents - shown.keys():
-            self._connection.execute(query, (now_seconds, gone))
+            self._connection.execute("DELETE FROM incidents WHERE id=?", (gone,))
         self._open_incidents = frozenset(i.id for i in shown.values() if i.end_seconds is None)
 
     def _write_rank(self, rank: RankRow) -> None:

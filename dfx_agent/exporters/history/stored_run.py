@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -135,23 +136,23 @@ def path_of(name: str, directory: str) -> str | None:
     return None
 
 
-def steps_of(path: str, after_seconds: float = 0.0) -> list[StepRow]:
-    """Stored steps that began later, oldest first. HistoryFileError."""
+def steps_of(path: str, before_seconds: float = math.inf, num_steps: int = -1) -> list[StepRow]:
+    """Stored steps that began earlier, oldest first; at most the latest ``num_steps``."""
     query = (
         "SELECT step, role, begin_seconds, end_seconds, missing_ranks, bubble_ratio, schema_id,"
-        " block FROM steps WHERE begin_seconds > ? ORDER BY begin_seconds"
+        " block FROM steps WHERE begin_seconds < ? ORDER BY begin_seconds DESC LIMIT ?"
     )
     with _reading(path) as connection:
         schemas = _schemas(connection)
-        return [
+        rows = connection.execute(query, (before_seconds, num_steps))
+        found = [
             blocks.step_row(
                 step, role, (begin, end), json.loads(missing), bubble,
                 blocks.unpack(block, schemas[number]),
             )
-            for step, role, begin, end, missing, bubble, number, block in connection.execute(
-                query, (after_seconds,)
-            )
+            for step, role, begin, end, missing, bubble, number, block in rows
         ]  # fmt: skip
+    return found[::-1]
 
 
 def scalars_of(path: str, before_step: int) -> dict[str, tuple[list[int], list[float]]]:

@@ -18,10 +18,16 @@ AGENT = AgentRow("0.1", 1, "n", BEGIN, 1, 0.0, 1, 5, 0, 0, 0, None, ())
 
 
 class LiveAgent:
-    """An agent that has read steps 3 and later of a run."""
+    """An agent that has read steps 3 and later of a run; its snapshot has the last two."""
+
+    rows = steps()[30:]
 
     def snapshot(self):
-        return Snapshot(1.0, AGENT, (RunRow("nightly", "verl", 0, 1.0, (), (), ()),))
+        row = RunRow("nightly", "verl", 0, 1.0, (), tuple(self.rows[-2:]), ())
+        return Snapshot(1.0, AGENT, (row,))
+
+    def closed_steps(self, run, after):
+        return tuple(row for row in self.rows if row.step > after)
 
     def scalar_history(self, run, keys):
         if run != "nightly":
@@ -96,6 +102,20 @@ def test_scalars_of_a_file_that_cannot_be_read_are_those_of_the_agent(tmp_path):
     path.write_bytes(b"nonsense" * 100)
     source = SourceWithHistory(LiveAgent(), lambda _run: str(path))
     assert [row.steps for row in source.scalar_history("nightly", ())] == [(3, 4), (4,)]
+
+
+def test_the_heatmap_gets_every_step_once(stored):
+    source = SourceWithHistory(LiveAgent(), lambda _run: stored)
+    earlier = source.earlier_steps("nightly", -1)
+    shown = source.snapshot().runs[0].steps
+    assert [row.step for row in (*earlier, *shown)] == list(range(1, 41))
+    assert [row.step for row in source.earlier_steps("nightly", 36)] == [37, 38]
+
+
+def test_the_heatmap_without_a_file_has_the_steps_that_the_agent_holds(tmp_path):
+    for path in (None, str(tmp_path / "absent.sqlite")):
+        source = SourceWithHistory(LiveAgent(), lambda _run, path=path: path)
+        assert [row.step for row in source.earlier_steps("nightly", -1)] == list(range(31, 39))
 
 
 def test_an_unknown_run_is_known_to_be_unknown_at_once(stored):
