@@ -76,6 +76,7 @@ class LocalRun:
         self.scalar_rows = ScalarRows()
         self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
         self._memory = MemoryReader()
+        self._has_exact_ranks = True
         self._node = OwnNode(self.facts, self.memory, self.totals_of)
         self._scalars: list[ReportedScalars] = []  # since the latest reading
         self._batches: list[LedgerNews] = []
@@ -198,7 +199,7 @@ class LocalRun:
         with guard("judgement", run, STEPS):
             self.collectives.settle()
             steps = tuple(map(self._role_steps, self._watches))
-        ranks = self._ranks(now_ns)
+        ranks, self._has_exact_ranks = self._ranks(now_ns, is_exact=False), False
         facts = RunFacts(
             run=run, node="", now_seconds=self._unix_seconds(now_ns), now_ns=now_ns, is_full=False,
             framework=self.framework, steps=steps, scalars=scalars, batches=batches,
@@ -228,9 +229,22 @@ class LocalRun:
         first = min([*begins, self.dropped.begin_seconds])
         return first if isfinite(first) else None
 
-    def _ranks(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
+    def complete_facts(self) -> RunFacts:
+        """``facts`` with all ranks as they are at the latest reading, to be shown or sent.
+
+        Before the call, ranks that no judge must check may have facts of an earlier reading.
+        """
+        if not self._has_exact_ranks:
+            self._has_exact_ranks = True
+            ranks = self._ranks(self.facts.now_ns, is_exact=True)
+            self.facts = replace(self.facts, ranks=ranks)
+            self._node.take(self.facts, self._node.received_ns)
+        return self.facts
+
+    def _ranks(self, now_ns: int, *, is_exact: bool) -> dict[str, tuple[RankFacts, ...]]:
         logs = [p for (role, _), p in self.processes.items() if role == LOG_ROLE]
-        return {**self.tracks.facts(now_ns), **({LOG_ROLE: tuple(map(_log, logs))} if logs else {})}
+        ranks = self.tracks.facts(now_ns, is_exact=is_exact)
+        return {**ranks, LOG_ROLE: tuple(map(_log, logs))} if logs else ranks
 
     def _unjudged(
         self, ranks: Mapping[str, Sequence[RankFacts]], now_ns: int

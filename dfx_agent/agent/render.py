@@ -34,6 +34,7 @@ from dfx_agent.snapshot.faults import not_green, unclear
 
 def run_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
     """One run as it is now."""
+    run.complete_facts()
     rows = run.job.rows
     row = rows.run(run.verdicts(), tuple(_rank_rows(run)))
     pool = pool_of(engines, run.idle_check.observe(engines, row.scalars))

@@ -59,7 +59,7 @@ class RunReporter:
 
     def facts(self, run: LocalRun, *, is_full: bool = False, is_last: bool = False) -> RunFacts:
         """Facts at the last reading: changes since the previous call, or everything stored."""
-        unsent, facts = run.facts_to_send(), run.facts
+        unsent, facts = run.facts_to_send(), run.complete_facts()
         number = self._next(run.run)
         is_full = is_full or number == 1
         seats, left = unsent.seats(map(self._seat, run.processes.values()), is_full=is_full)

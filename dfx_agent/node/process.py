@@ -84,6 +84,7 @@ class Process:
         self.attempt = follower.identity.attempt
         self.label = ""
         self.registered_as = follower.identity
+        self._seat: tuple[tuple[object, ...], Seat] | None = None  # and what it was made from
         self.state: Liveness = "live"
         self.liveness_checked_ns = self.last_alive_ns = (
             0  # last liveness check; last check that found it alive
@@ -139,7 +140,14 @@ class Process:
 
     @property
     def seat(self) -> Seat:
-        """Where this process belongs in the job: role, rank, node and attempt."""
+        """Where this process belongs in the job; the same object until something changes."""
+        lost, flags = self.follower.num_lost, self.step_flags
+        state = self.registered_as, self.label, self.attempt, self.state, self.pid, lost, flags
+        if self._seat is None or self._seat[0] != state:
+            self._seat = state, self._new_seat()
+        return self._seat[1]
+
+    def _new_seat(self) -> Seat:
         identity = self.registered_as
         return Seat(
             role=identity.role, label=self.label, rank=identity.rank,

@@ -80,6 +80,8 @@ class Track:
         self._flight: tuple[tuple[int, int], FlightRecord | None] = (0, 0), None
         self._kernel = KernelLook(process)
         self._ray = RayWorker(process.pid, is_living=process.state == "live")
+        # facts about the latest records, and what they were made from
+        self._latest: tuple[tuple[object, ...], RankFacts] | None = None
 
     @property
     def arrivals(self) -> list[Arrival]:
@@ -123,6 +125,21 @@ class Track:
         helped = self.process.thread_moves.is_helper
         waits = any(event.kind == WAIT or not helped(event.thread) for event in events)
         return bool(self.arrivals) and waits and not works
+
+    def latest_facts(self, now_ns: int) -> RankFacts:
+        """Facts at ``now_ns``, or earlier ones if the process has recorded nothing since then.
+
+        Everything that comes from records is current. Use it only while no judge must check the
+        rank: fields that depend on the clock or on the kernel may be out of date.
+        """
+        process = self.process
+        state = (
+            process.num_polls_with_records, process.step,
+            process.label, process.attempt, process.state,
+        )  # fmt: skip
+        if self._latest is None or self._latest[0] != state:
+            self._latest = state, self.facts(now_ns, looks_closer=False)
+        return self._latest[1]
 
     def facts(self, now_ns: int, *, looks_closer: bool = True) -> RankFacts:
         """Everything known at ``now_ns``; with ``looks_closer`` also stacks and kernel state."""

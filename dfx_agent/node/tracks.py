@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.node.process import Process
@@ -68,20 +68,24 @@ class Tracks:
             if process.is_living
         )
 
-    def facts(self, now_ns: int) -> dict[str, tuple[RankFacts, ...]]:
+    def facts(self, now_ns: int, *, is_exact: bool = True) -> dict[str, tuple[RankFacts, ...]]:
         """Role -> its ranks, sorted; without a role if reading one of its ranks failed.
 
-        The ranks that wait for the unreadable rank are unknown too.
+        The ranks that wait for the unreadable rank are unknown too. ``is_exact``: all facts are
+        those at ``now_ns``. Otherwise a role that no judge must check may have earlier facts of
+        ranks that have recorded nothing since then.
         """
         facts_by_role: dict[str, tuple[RankFacts, ...]] = {}
         for role, tracks in self._roles.items():
             with self._faults.guard("judgement", self._run, facts_of(role)):
-                facts_by_role[role] = self._ranks(tracks, now_ns)
+                facts_by_role[role] = self._ranks(tracks, now_ns, is_exact=is_exact)
         return facts_by_role
 
-    def _ranks(self, tracks: list[Track], now_ns: int) -> tuple[RankFacts, ...]:
+    def _ranks(self, tracks: list[Track], now_ns: int, *, is_exact: bool) -> tuple[RankFacts, ...]:
         # stacks and states are read only if a judge needs to check
         looks_closer = any(track.needs_check(now_ns) for track in tracks)
+        if not looks_closer and not is_exact:
+            return _sorted(track.latest_facts(now_ns) for track in tracks)
         attempt = max(track.process.attempt for track in tracks)
         # processes that an earlier attempt left behind do not belong to this attempt
         current = [
@@ -96,5 +100,8 @@ class Tracks:
                     if peer is not track and peer.process.is_alive_or_exiting()
                 ]
                 track.is_outlived = bool(alive)
-        ranks = [track.facts(now_ns, looks_closer=looks_closer) for track in current]
-        return tuple(sorted(ranks, key=lambda rank: (len(rank.label), rank.label)))
+        return _sorted(track.facts(now_ns, looks_closer=looks_closer) for track in current)
+
+
+def _sorted(ranks: Iterable[RankFacts]) -> tuple[RankFacts, ...]:
+    return tuple(sorted(ranks, key=lambda rank: (len(rank.label), rank.label)))
