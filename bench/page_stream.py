@@ -24,7 +24,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.snapshot import Snapshot
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web.stream import MAX_SHARE, REFRESH_SECONDS, Channel
-from dfx_agent.web.timeline import Window, timeline_page
+from dfx_agent.web.timeline import TimelineWindow, timeline_page
 from dfx_agent.web.view import Look
 from dfx_agent.web.visible_ranks import MAX_WHOLE_JOB, NUM_OF_LARGE_JOB
 
@@ -123,10 +123,10 @@ def _timeline_bytes(agent: Agent) -> tuple[int, int]:
     """(of the ranks that a page shows, of all); JSON, before it is packed."""
     keys = [(rank.role, rank.rank) for rank in agent.snapshot().runs[0].ranks]
     shown = keys if len(keys) <= MAX_WHOLE_JOB else keys[:NUM_OF_LARGE_JOB]
-    page, _ = timeline_page(agent, "scripted", Window(9, shown))
+    page, _ = timeline_page(agent, "scripted", TimelineWindow(9, shown))
     num_bytes, after = 0, None
     while True:
-        body, after = timeline_page(agent, "scripted", Window(9, keys, after=after))
+        body, after = timeline_page(agent, "scripted", TimelineWindow(9, keys, after=after))
         num_bytes += len(body)
         if after is None:
             return len(page), num_bytes

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bench.recorded_job import RUN, STOPPED, Recording
-from dfx_agent.facts.layout import Layout, Place, ProcessGroup
+from dfx_agent.facts.layout import Layout, ProcessGroup, RankPosition
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
@@ -252,7 +252,7 @@ class _Change:
         )
         return Layout(places, groups)
 
-    def _place(self, place: Place) -> Place:
+    def _place(self, place: RankPosition) -> RankPosition:
         """A data place for each rank, as the demo has it."""
         rank = int(self.label(str(place.rank)))
         of = dict.fromkeys(place.coordinates, rank)

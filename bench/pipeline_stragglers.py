@@ -27,7 +27,7 @@ from bench.simulated_pipeline import (
     steps_of,
     told,
 )
-from dfx_agent.facts.layout import DATA, PIPELINE, Layout, Place
+from dfx_agent.facts.layout import DATA, PIPELINE, Layout, RankPosition
 from dfx_agent.facts.steps import IDLE, TRANSFER, Part, RankStep, RoleSteps, Step
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.snapshot import Verdict
@@ -141,7 +141,7 @@ def recorded_layout(rows: list[Row]) -> Layout:
     places = {(row["dp_rank"], row["stage"]): row["rank"] for row in rows}
     return Layout(
         {
-            str(rank): Place(rank, coordinates={PIPELINE: stage, DATA: data})
+            str(rank): RankPosition(rank, coordinates={PIPELINE: stage, DATA: data})
             for (data, stage), rank in places.items()
         }
     )
@@ -153,7 +153,7 @@ def recorded_sends(rows: list[Row]) -> Layout:
         rank: [ranks[data, s] for s in (stage - 1, stage + 1) if (data, s) in ranks]
         for (data, stage), rank in ranks.items()
     }
-    return Layout({str(rank): Place(rank, neighbours=tuple(n)) for rank, n in near.items()})
+    return Layout({str(rank): RankPosition(rank, neighbours=tuple(n)) for rank, n in near.items()})
 
 
 def recorded_steps(rows: list[Row]) -> list[Step]:

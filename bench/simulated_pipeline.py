@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from dfx_agent.facts.layout import DATA, PIPELINE, Layout, Place
+from dfx_agent.facts.layout import DATA, PIPELINE, Layout, RankPosition
 from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
 
 MEETING_SECONDS = 0.02
@@ -77,7 +77,7 @@ def told(work: Work) -> Layout:
     for place in work:
         label = label_of(work, place)
         coordinates = {PIPELINE: place[1], DATA: place[0]}
-        places[label] = Place(int(label), coordinates=coordinates)
+        places[label] = RankPosition(int(label), coordinates=coordinates)
     return Layout(places)
 
 
@@ -88,7 +88,7 @@ def inferred(work: Work) -> Layout:
         label = label_of(work, (data, stage))
         near = [(data, other) for other in (stage - 1, stage + 1) if (data, other) in work]
         neighbours = tuple(int(label_of(work, place)) for place in near)
-        places[label] = Place(int(label), neighbours=neighbours)
+        places[label] = RankPosition(int(label), neighbours=neighbours)
     return Layout(places)
 
 

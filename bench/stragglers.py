@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from bench.estimates import median, quantile, share_interval
 from bench.measurement import Bar, Result, report
 from bench.simulated_steps import Job, slower
-from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place, ProcessGroup
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, ProcessGroup, RankPosition
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
 from dfx_agent.judge.straggler.judge import StragglerJudge, straggler_verdict
@@ -87,7 +87,7 @@ def _rank_step(of: Sequence[Any], parts: Sequence[tuple[str, str]]) -> RankStep:
 
 def _one_group(num_ranks: int) -> Layout:
     group = ProcessGroup("0", "", num_ranks, (RankRange(0, num_ranks - 1, 1),))
-    return Layout({str(rank): Place(rank) for rank in range(num_ranks)}, (group,))
+    return Layout({str(rank): RankPosition(rank) for rank in range(num_ranks)}, (group,))
 
 
 def replayed(job: Recording) -> list[Verdict]:

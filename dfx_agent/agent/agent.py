@@ -22,7 +22,7 @@ from dfx_agent.agent.folder_room import room_problems
 from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.run_facts import RunReporter
 from dfx_agent.agent.stored.baselines import HealthFiles
-from dfx_agent.agent.stored.evidence import Evidence
+from dfx_agent.agent.stored.evidence import EvidenceFiles
 from dfx_agent.agent.stored.incidents import IncidentsFile
 from dfx_agent.agent.stored.snapshots import AllocatorSnapshots
 from dfx_agent.agent.stored.totals import TotalsFile
@@ -74,7 +74,7 @@ class Agent:
     def __init__(self, config: Config, *, reap: bool = True) -> None:
         self._config = config
         self._folder = Folder(config.directory, reap=reap)
-        self._evidence = Evidence(config.directory)
+        self._evidence = EvidenceFiles(config.directory)
         self._snapshots = AllocatorSnapshots(config.directory)
         self._health_files = HealthFiles(config.directory)
         self._totals_file = TotalsFile(config.directory)

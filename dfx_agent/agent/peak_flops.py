@@ -18,7 +18,7 @@ OVERRIDE_OF_ALL = "all"
 _HALF = ("bfloat16", "float16")
 
 
-class Part(NamedTuple):
+class DeviceModel(NamedTuple):
     """Devices whose name matches, and what each does in TFLOP/s, dense.
 
     ``source``: the vendor's document.
@@ -45,32 +45,38 @@ _CANN = "Huawei CANN, platform_config/*.ini: cores x 16 x 16 x 16 x 2 x frequenc
 _ADA = "NVIDIA datasheet; half of what it says with sparsity"
 # The first that matches; what a name has in addition stands before what it shares.
 PARTS = (
-    Part(r"\bGB200\b", 2500.0, 1250.0, 80.0, 5000.0, _BLACKWELL),
-    Part(r"\bB200\b", 2250.0, 1125.0, 75.0, 4500.0, _BLACKWELL),
-    Part(r"\bH20\b", 148.0, 74.0, 44.0, 296.0, "NVIDIA H20 datasheet"),
-    Part(r"\b(H100|H800) PCIe\b", 756.0, 378.0, 51.0, 1513.0, _H100),
-    Part(r"\bH100 NVL\b", 835.5, 417.5, 60.0, 1670.5, _H100),
-    Part(r"\bH200 NVL\b", 835.5, 417.5, 60.0, 1670.5, "NVIDIA H200 datasheet, as above"),
-    Part(r"\b(H100|H800)\b", 989.4, 494.7, 66.9, 1978.9, _H100),
-    Part(r"\bH200\b", 989.4, 494.7, 66.9, 1978.9, "NVIDIA H200 datasheet, as above"),
-    Part(r"\bGH200\b", 989.4, 494.7, 66.9, 1978.9, "NVIDIA GH200 datasheet, as above"),
-    Part(r"\b(A100|A800)\b", 312.0, 156.0, 19.5, None, "NVIDIA A100 datasheet"),
-    Part(r"\bA40\b", 149.7, 74.8, 37.4, None, "NVIDIA A40 datasheet"),
-    Part(r"\bA30\b", 165.0, 82.0, 10.3, None, "NVIDIA A30 datasheet"),
-    Part(r"\bA10\b", 125.0, 62.5, 31.2, None, "NVIDIA A10 datasheet"),
-    Part(r"\bL40S\b", 362.05, 183.0, 91.6, 733.0, _ADA),
-    Part(r"\bL40\b", 181.05, 90.5, 90.5, 362.0, _ADA),
-    Part(r"\bL4\b", 121.0, 60.0, 30.3, 242.5, _ADA),
-    Part(r"\bMI355X\b", 2516.6, None, 157.3, 5033.2, "AMD Instinct MI355X datasheet"),
-    Part(r"\bMI350X\b", 2309.6, None, 144.2, 4614.0, "AMD Instinct MI350X datasheet"),
-    Part(r"\b(MI300X|MI325X)\b", 1307.4, 653.7, 163.4, 2614.9, "AMD Instinct MI300X datasheet"),
-    Part(r"\bMI300A\b", 980.6, 490.3, 122.6, 1961.2, "AMD Instinct MI300A datasheet"),
+    DeviceModel(r"\bGB200\b", 2500.0, 1250.0, 80.0, 5000.0, _BLACKWELL),
+    DeviceModel(r"\bB200\b", 2250.0, 1125.0, 75.0, 4500.0, _BLACKWELL),
+    DeviceModel(r"\bH20\b", 148.0, 74.0, 44.0, 296.0, "NVIDIA H20 datasheet"),
+    DeviceModel(r"\b(H100|H800) PCIe\b", 756.0, 378.0, 51.0, 1513.0, _H100),
+    DeviceModel(r"\bH100 NVL\b", 835.5, 417.5, 60.0, 1670.5, _H100),
+    DeviceModel(r"\bH200 NVL\b", 835.5, 417.5, 60.0, 1670.5, "NVIDIA H200 datasheet, as above"),
+    DeviceModel(r"\b(H100|H800)\b", 989.4, 494.7, 66.9, 1978.9, _H100),
+    DeviceModel(r"\bH200\b", 989.4, 494.7, 66.9, 1978.9, "NVIDIA H200 datasheet, as above"),
+    DeviceModel(r"\bGH200\b", 989.4, 494.7, 66.9, 1978.9, "NVIDIA GH200 datasheet, as above"),
+    DeviceModel(r"\b(A100|A800)\b", 312.0, 156.0, 19.5, None, "NVIDIA A100 datasheet"),
+    DeviceModel(r"\bA40\b", 149.7, 74.8, 37.4, None, "NVIDIA A40 datasheet"),
+    DeviceModel(r"\bA30\b", 165.0, 82.0, 10.3, None, "NVIDIA A30 datasheet"),
+    DeviceModel(r"\bA10\b", 125.0, 62.5, 31.2, None, "NVIDIA A10 datasheet"),
+    DeviceModel(r"\bL40S\b", 362.05, 183.0, 91.6, 733.0, _ADA),
+    DeviceModel(r"\bL40\b", 181.05, 90.5, 90.5, 362.0, _ADA),
+    DeviceModel(r"\bL4\b", 121.0, 60.0, 30.3, 242.5, _ADA),
+    DeviceModel(r"\bMI355X\b", 2516.6, None, 157.3, 5033.2, "AMD Instinct MI355X datasheet"),
+    DeviceModel(r"\bMI350X\b", 2309.6, None, 144.2, 4614.0, "AMD Instinct MI350X datasheet"),
+    DeviceModel(
+        r"\b(MI300X|MI325X)\b", 1307.4, 653.7, 163.4, 2614.9, "AMD Instinct MI300X datasheet"
+    ),
+    DeviceModel(r"\bMI300A\b", 980.6, 490.3, 122.6, 1961.2, "AMD Instinct MI300A datasheet"),
     # torch sees each of the two dies of one as a device
-    Part(r"\bMI250X\b", 191.5, None, 47.9, None, "AMD Instinct MI250X datasheet, half of it"),
-    Part(r"\bMI210\b", 181.0, None, 45.3, None, "AMD Instinct MI210 datasheet"),
-    Part(r"\bAscend ?910B2C?\b", 353.9, None, None, None, _CANN),  # 24 cores, 1.8 GHz
-    Part(r"\bAscend ?910B4(-1)?\b", 245.8, None, None, None, _CANN),  # 20 cores, 1.5 GHz
-    Part(r"\bAscend910(Pro)?A\b", 256.0, None, None, None, "Huawei, Ascend 910, August 2019"),
+    DeviceModel(
+        r"\bMI250X\b", 191.5, None, 47.9, None, "AMD Instinct MI250X datasheet, half of it"
+    ),
+    DeviceModel(r"\bMI210\b", 181.0, None, 45.3, None, "AMD Instinct MI210 datasheet"),
+    DeviceModel(r"\bAscend ?910B2C?\b", 353.9, None, None, None, _CANN),  # 24 cores, 1.8 GHz
+    DeviceModel(r"\bAscend ?910B4(-1)?\b", 245.8, None, None, None, _CANN),  # 20 cores, 1.5 GHz
+    DeviceModel(
+        r"\bAscend910(Pro)?A\b", 256.0, None, None, None, "Huawei, Ascend 910, August 2019"
+    ),
 )
 
 

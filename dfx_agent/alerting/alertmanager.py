@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from dfx_agent.alerting.courier import Batch, Courier
+from dfx_agent.alerting.courier import AlertPost, Courier
 from dfx_agent.alerting.notification import Notification
 from dfx_agent.alerting.transport import Endpoint
 
@@ -102,7 +102,7 @@ class AlertmanagerOutbox:
             if entry.notification.named in named:
                 del self._entries[key]
 
-    def next_batch(self, now_seconds: float) -> Batch | None:
+    def next_batch(self, now_seconds: float) -> AlertPost | None:
         """At most 64 alerts; those that Alertmanager has not accepted yet come first."""
         self._now = now_seconds
         due = [item for item in self._entries.items() if item[1].is_due(now_seconds)]
@@ -111,9 +111,9 @@ class AlertmanagerOutbox:
         if not chosen:
             return None
         items = tuple((key, entry, entry.is_end_due(now_seconds)) for key, entry in chosen)
-        return Batch([_json(entry, now_seconds, is_end=end) for _, entry, end in items], items)
+        return AlertPost([_json(entry, now_seconds, is_end=end) for _, entry, end in items], items)
 
-    def confirm(self, batch: Batch, now_seconds: float) -> None:
+    def confirm(self, batch: AlertPost, now_seconds: float) -> None:
         for key, sent, is_end in batch.items:
             entry = self._entries.get(key)
             if entry is None or entry is not sent:

@@ -17,7 +17,7 @@ _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Batch:
+class AlertPost:
     """One HTTP post."""
 
     body: Any
@@ -46,9 +46,9 @@ class Outbox(Protocol):
 
     def delivered(self) -> dict[str, Notification]: ...
 
-    def next_batch(self, now_seconds: float) -> Batch | None: ...
+    def next_batch(self, now_seconds: float) -> AlertPost | None: ...
 
-    def confirm(self, batch: Batch, now_seconds: float) -> None:
+    def confirm(self, batch: AlertPost, now_seconds: float) -> None:
         """The receiver has accepted or finally refused the batch: do not post it again soon."""
 
 
@@ -131,12 +131,12 @@ class Courier:
                     continue
             self._deliver(batch)
 
-    def _due(self) -> Batch | None:
+    def _due(self) -> AlertPost | None:
         if time.monotonic() < self._retry_at:
             return None
         return self._outbox.next_batch(time.time())
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: AlertPost) -> None:
         try:
             self.endpoint.post(batch.body)
         except DeliveryError as error:
@@ -148,7 +148,7 @@ class Courier:
             self._retry.succeeded()
             self._outbox.confirm(batch, time.time())
 
-    def _failed(self, batch: Batch, error: DeliveryError) -> None:
+    def _failed(self, batch: AlertPost, error: DeliveryError) -> None:
         with self._changed:
             self._is_reached, self._last_error = False, str(error)
             self._num_failed += 1

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dfx_agent.alerting.courier import Batch, Courier
+from dfx_agent.alerting.courier import AlertPost, Courier
 from dfx_agent.alerting.notification import Notification, rfc3339
 from dfx_agent.alerting.transport import Endpoint
 
@@ -66,12 +66,12 @@ class WebhookOutbox:
             event for event in self._events if event.notification.named not in named
         )
 
-    def next_batch(self, now_seconds: float) -> Batch | None:  # noqa: ARG002 (events do not depend on time)
+    def next_batch(self, now_seconds: float) -> AlertPost | None:  # noqa: ARG002 (events do not depend on time)
         if not self._events:
             return None
-        return Batch(_body(self._events[0]), (self._events[0],))
+        return AlertPost(_body(self._events[0]), (self._events[0],))
 
-    def confirm(self, batch: Batch, now_seconds: float) -> None:  # noqa: ARG002 (the same)
+    def confirm(self, batch: AlertPost, now_seconds: float) -> None:  # noqa: ARG002 (the same)
         if self._events and self._events[0] is batch.items[0]:
             event = self._events.popleft()
             key = event.notification.fingerprint

@@ -72,7 +72,7 @@ def _attach(parcel: dict[str, Any], residue: dict[str, Any]) -> dict[str, Any]:
     guest: Any = None
     if loaded is None:
         is_same = stored is not None and stored.checksum == _checksum(parcel)
-        guest = residue[_GUEST] = stored if is_same else _Guest(parcel)
+        guest = residue[_GUEST] = stored if is_same else _GuestModules(parcel)
         guest.activate()
     active = guest or (stored if is_active else None)
     load = active.load if active else _load_installed
@@ -113,7 +113,7 @@ def _write(path: str, answer: dict[str, Any]) -> None:
     os.rename(f"{path}.tmp", path)
 
 
-class _Guest:
+class _GuestModules:
     """The guest's modules, in a private table: the job's ``sys.modules`` does not change.
 
     The job may iterate over ``sys.modules`` right now; changing it would raise an exception there.

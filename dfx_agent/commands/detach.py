@@ -11,7 +11,7 @@ from dfx_agent.agent import config as configuration
 from dfx_agent.attach import refusals
 from dfx_agent.attach.discover import DiscoveredJob
 from dfx_agent.base.errors import AttachError
-from dfx_agent.commands.attach.attachment import Place, said_of, wait_until_left
+from dfx_agent.commands.attach.attachment import SegmentFolder, said_of, wait_until_left
 
 HELP = "take the guest out of a job that was attached to: every patch restored, segments closed"
 EXAMPLE = "dfx-agent detach --pid 4711"
@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     members = job.members()
     if not members:
         raise refusals.not_python(args.pid, job.program)
-    place = Place(config.directory, members[0].process)
+    place = SegmentFolder(config.directory, members[0].process)
     found = {place.guest_in(member.process): member for member in members}
     guests = {guest: member for guest, member in found.items() if guest and guest.note}
     if not guests:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dfx_agent.facts.pairs import Pairs
 
 
-class Entry(NamedTuple):
+class FlightEntry(NamedTuple):
     """One collective as it was issued."""
 
     sequence: int
@@ -52,7 +52,7 @@ class RecordedGroup:
     description: str
     members: tuple[int, ...] | None
     """Ranks in the job; None if unknown."""
-    entries: tuple[Entry, ...]
+    entries: tuple[FlightEntry, ...]
     """The latest first."""
 
 

@@ -38,7 +38,7 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPosition:
     """The position of one rank in the layout."""
 
     rank: int = -1
@@ -57,7 +57,7 @@ class Place:
 class Layout:
     """The layout of one role."""
 
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, RankPosition] = field(default_factory=dict)
     """Position by label of the rank."""
     groups: tuple[ProcessGroup, ...] = ()
     """Process groups that the ranks reported."""
@@ -71,7 +71,7 @@ def merged(layouts: Iterable[tuple[str, Layout, Callable[[str], str]]]) -> Layou
 
     ``layouts`` contains (node, its layout, function from a label on the node to one in the job).
     """
-    places: dict[str, Place] = {}
+    places: dict[str, RankPosition] = {}
     groups: dict[str, ProcessGroup] = {}
     for node, layout, label in layouts:
         places |= {label(rank): replace(place, node=node) for rank, place in layout.places.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dfx_agent.facts.seat import ProcessId, Seat
 
-Place = tuple[str, str]  # role, label
+RankKey = tuple[str, str]  # role, label
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class RankOwners:
     """
 
     def __init__(self) -> None:
-        self.clashes: dict[Place, set[str]] = {}
+        self.clashes: dict[RankKey, set[str]] = {}
         self.num_changes = 0
-        self._owners: dict[Place, _Owner] = {}
-        self._of_node: dict[str, set[Place]] = {}
+        self._owners: dict[RankKey, _Owner] = {}
+        self._of_node: dict[str, set[RankKey]] = {}
 
     def take(
         self, node: str, seats: Iterable[Seat], is_connected: Callable[[str], bool]
@@ -71,7 +71,7 @@ class RankOwners:
         self._owners[place] = mine
         return owner is not None and owner.created_ns != seat.created_ns
 
-    def _claim(self, node: str, place: Place, *, is_living: bool) -> None:
+    def _claim(self, node: str, place: RankKey, *, is_living: bool) -> None:
         if is_living:
             self.clashes.setdefault(place, set()).add(node)
         elif place in self.clashes:
@@ -79,7 +79,7 @@ class RankOwners:
             if not self.clashes[place]:
                 del self.clashes[place]
 
-    def _leave(self, node: str, place: Place) -> None:
+    def _leave(self, node: str, place: RankKey) -> None:
         self._claim(node, place, is_living=False)
         if self.owner(*place) == node:
             del self._owners[place]

@@ -38,7 +38,7 @@ class Evidence:
     """Completed steps in which a rank saved a checkpoint."""
 
 
-class View(Protocol):
+class JobView(Protocol):
     """Limits verdicts to what is visible: one node of the job, or all nodes of a hub."""
 
     def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from dfx_agent.facts.seat import Seat
-from dfx_agent.job.evidence import View
+from dfx_agent.job.evidence import JobView
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.job.incidents.conclude import Judged, conclude
@@ -34,7 +34,7 @@ class Job:
         self.alerts: tuple[AlertRow, ...] | None = ()
         self._bottleneck = BottleneckJudge()
 
-    def verdicts(self, view: View) -> tuple[Verdict, ...]:
+    def verdicts(self, view: JobView) -> tuple[Verdict, ...]:
         """Verdicts at the current time, limited to what ``view`` can see."""
         return self.judge.verdicts(self.fold.evidence(), view)
 

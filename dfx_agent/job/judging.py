@@ -12,7 +12,7 @@ from dfx_agent.facts.ledger import Progress
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import ProcessId
-from dfx_agent.job.evidence import Evidence, View
+from dfx_agent.job.evidence import Evidence, JobView
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.judge.divergence.health import RunHealth
@@ -93,7 +93,7 @@ class JobJudge:
         with self.faults.guard("judgement", self.run, BATCHES):
             self.ledger.settle(progress, is_whole=is_whole)
 
-    def verdicts(self, evidence: Evidence, view: View) -> tuple[Verdict, ...]:
+    def verdicts(self, evidence: Evidence, view: JobView) -> tuple[Verdict, ...]:
         """Hang, crash, straggler and memory verdicts by role; divergence and data of the job.
 
         Judges are independent: if a judge fails, its verdict says so.

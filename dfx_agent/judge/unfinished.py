@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dfx_agent.base.text import age_text
-from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
+from dfx_agent.facts.flight import FlightEntry, FlightRecord, GroupKey, RecordedGroup
 
 RanksText = Callable[[Iterable[str]], str]
 
@@ -27,9 +27,9 @@ class Unfinished:
 
     group: str
     sequence: int
-    issued: Mapping[str, Entry | None]
+    issued: Mapping[str, FlightEntry | None]
     """Ranks that issued it, with their entry; None if there is not exactly one entry."""
-    missing: Mapping[str, Entry | None]
+    missing: Mapping[str, FlightEntry | None]
     """Ranks that have not issued it, with their last entry; None if there is none."""
 
     @property
@@ -54,7 +54,7 @@ class Unfinished:
         named = [(labels, self._named(self.issued[labels[0]])) for labels in self.kinds.values()]
         return sorted(named, key=lambda call: len(call[0]), reverse=True)
 
-    def _named(self, entry: Entry | None) -> str:
+    def _named(self, entry: FlightEntry | None) -> str:
         if entry is None:
             return "nothing on record"
         return f"{entry.operation}@{self.group} #{entry.sequence}{entry.tensors}"
@@ -114,8 +114,8 @@ def _of_group(key: GroupKey, records: Mapping[str, FlightRecord]) -> Unfinished 
     if not waiting:
         return None
     sequence = min(waiting)
-    issued: dict[str, Entry | None] = {}
-    missing: dict[str, Entry | None] = {}
+    issued: dict[str, FlightEntry | None] = {}
+    missing: dict[str, FlightEntry | None] = {}
     for label, rows in entries.items():
         latest = max(rows, key=lambda entry: entry.sequence, default=None)
         if latest is None or latest.sequence < sequence:
@@ -135,11 +135,11 @@ def _of_group(key: GroupKey, records: Mapping[str, FlightRecord]) -> Unfinished 
     return Unfinished(key.name, sequence, issued, missing)
 
 
-def _collectives(group: RecordedGroup) -> list[Entry]:
+def _collectives(group: RecordedGroup) -> list[FlightEntry]:
     return [entry for entry in group.entries if not entry.is_p2p]
 
 
-def _kind(entry: Entry) -> tuple[object, ...]:
+def _kind(entry: FlightEntry) -> tuple[object, ...]:
     return (
         entry.operation,
         entry.num_elements if entry.operation in _EQUAL_SIZES else None,

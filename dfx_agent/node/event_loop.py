@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dfx_agent.node.loop_phases import RecentSpans, holders, loop_step
 from dfx_agent.node.segments.records import LoopHeld, LoopLag
-from dfx_agent.node.time.account import SpanEvent, Window
+from dfx_agent.node.time.account import SpanEvent, StepInterval
 from dfx_agent.node.time.sweep import Row
 from dfx_agent.snapshot.event_loop import EventLoopRow, LagStats, LoopStep
 
@@ -39,7 +39,7 @@ class LoopAccount:
         self._spans = RecentSpans()
         self._num_held = 0
         # phases of the last step, and the inputs that they were computed from
-        self._phases: tuple[Window | None, int, LoopStep | None] = None, 0, None
+        self._phases: tuple[StepInterval | None, int, LoopStep | None] = None, 0, None
 
     def add_lag(self, lag: LoopLag) -> None:
         self._unanswered = lag if lag.held_by else None
@@ -62,7 +62,7 @@ class LoopAccount:
             self._spans.add(spans, odd)
 
     def row(
-        self, now_ns: int, last: Window | None = None, opened: Iterable[SpanEvent] = ()
+        self, now_ns: int, last: StepInterval | None = None, opened: Iterable[SpanEvent] = ()
     ) -> EventLoopRow | None:
         """Summary of the last minute; None if no loop has reported in it.
 
@@ -98,7 +98,7 @@ class LoopAccount:
             unanswered_holder=self._unanswered.held_by if self._unanswered else "",
         )
 
-    def _phases_of(self, last: Window, opened: Iterable[SpanEvent]) -> LoopStep | None:
+    def _phases_of(self, last: StepInterval, opened: Iterable[SpanEvent]) -> LoopStep | None:
         """Recomputed for a new step and after each hold, which is reported when it is over."""
         window, num_held, phases = self._phases
         if window is not last or num_held != self._num_held:

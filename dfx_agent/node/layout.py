@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place, ProcessGroup
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, ProcessGroup, RankPosition
 from dfx_agent.node.process import Process
 
 
@@ -28,9 +28,9 @@ class LayoutWatch:
         return self._layout
 
 
-def _place(process: Process) -> Place:
+def _place(process: Process) -> RankPosition:
     layout, identity = process.follower.layout, process.follower.identity
-    return Place(
+    return RankPosition(
         identity.rank,
         identity.host,
         {axis: index for axis, (index, _) in layout.places.items()},

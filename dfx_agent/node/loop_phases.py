@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dfx_agent.node.segments.records import LoopHeld
-from dfx_agent.node.time.account import SpanEvent, Split, Window
+from dfx_agent.node.time.account import SpanEvent, Split, StepInterval
 from dfx_agent.node.time.sweep import STILL_OPEN, Owner, Owners, Row, Stretches, concurrent, nested
 from dfx_agent.snapshot.event_loop import LoopHolder, LoopPhase, LoopStep
 from dfx_agent.wire.records import STAGE, WAIT
@@ -36,7 +36,7 @@ class RecentSpans:
             self.since_ns = max(row[2] for row in rows[:-_KEEP_SPANS])
         self.rows = rows[-_KEEP_SPANS:]
 
-    def within(self, window: Window, opened: Iterable[SpanEvent]) -> list[Row] | None:
+    def within(self, window: StepInterval, opened: Iterable[SpanEvent]) -> list[Row] | None:
         """Spans of one step, cut at its bounds; None if some of them are no longer stored."""
         if self.since_ns > window.begin_ns:
             return None
@@ -48,7 +48,7 @@ class RecentSpans:
         return cut_to(window, by_span.values())
 
 
-def cut_to(window: Window, rows: Iterable[Row]) -> list[Row]:
+def cut_to(window: StepInterval, rows: Iterable[Row]) -> list[Row]:
     """The parts of spans that lie in a finished step, in the order of their begins."""
     first_ns, last_ns = window.begin_ns, window.end_ns or window.begin_ns
     cut = (
@@ -67,7 +67,7 @@ class _Held(NamedTuple):
 
 
 def loop_step(
-    window: Window, spans: Sequence[Row] | None, held: Iterable[LoopHeld]
+    window: StepInterval, spans: Sequence[Row] | None, held: Iterable[LoopHeld]
 ) -> LoopStep | None:
     """Phases of a finished step; None for a step without a number or an end."""
     if window.step is None or window.end_ns is None:
@@ -111,7 +111,7 @@ def _wall_seconds(split: Split) -> dict[str, float]:
     return {name: value_ns / 1e9 for name, value_ns in wall.items() if value_ns}
 
 
-def _held_in(window: Window, spans: Sequence[Row], held: Iterable[LoopHeld]) -> list[_Held]:
+def _held_in(window: StepInterval, spans: Sequence[Row], held: Iterable[LoopHeld]) -> list[_Held]:
     begin_ns, end_ns = window.begin_ns, window.end_ns or window.begin_ns
     stretches, stages = Stretches([], []), Owners()
     reached = nested(spans, begin_ns, end_ns, stages, stretches)

@@ -19,7 +19,7 @@ from dfx_agent.node.device_stages import DeviceStages
 from dfx_agent.node.event_loop import LoopAccount
 from dfx_agent.node.host.processor_time import ProcessorTimes
 from dfx_agent.node.memory.use import ProcessMemory
-from dfx_agent.node.segments.reader import Batch, Follower, Liveness
+from dfx_agent.node.segments.reader import Follower, Liveness, RecordBatch
 from dfx_agent.node.segments.records import (
     MOST,
     Collective,
@@ -275,7 +275,7 @@ class Process:
         if self.account is not None:
             self.devices.advance(self.account, self._due_ns)
 
-    def _read_again(self, batch: Batch, stored: StoredTotals) -> list[ScalarRecord]:
+    def _read_again(self, batch: RecordBatch, stored: StoredTotals) -> list[ScalarRecord]:
         """First poll after another agent has read this process up to ``stored.position``.
 
         Records up to that position are read again, because the latest steps need them. Their
@@ -305,7 +305,7 @@ class Process:
         self.state = state
         scalars, closed = self.poll(is_last=True)
         self.follower.finish()
-        account = self._account(Batch(self._before_ns, [], bytearray()))
+        account = self._account(RecordBatch(self._before_ns, [], bytearray()))
         # a step counted by hooks ends with its optimizer step, or with an exception
         has_step = not self.step_flags & COUNTED or self.follower.failure is not None
         end_ns = self.last_event_ns or account.watermark_ns
@@ -329,7 +329,7 @@ class Process:
         if step is not None:
             self.memory.sample_devices(step, self.gauges)
 
-    def _account(self, batch: Batch) -> TimeAccount:
+    def _account(self, batch: RecordBatch) -> TimeAccount:
         if self.account is None:
             begin = self.follower.begin_ns
             if self.follower.num_lost and batch.packed:
@@ -337,7 +337,7 @@ class Process:
             self.account = TimeAccount(min(begin, batch.time_ns))
         return self.account
 
-    def _read_batch(self, batch: Batch) -> list[ScalarRecord]:
+    def _read_batch(self, batch: RecordBatch) -> list[ScalarRecord]:
         account = self._account(batch)
         future, watermark = batch.time_ns + _FUTURE_NS, account.watermark_ns
         spans, odd = dict[int, Row](), dict[int, Row]()

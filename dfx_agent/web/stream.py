@@ -31,7 +31,7 @@ from pydantic_core import from_json, to_json
 
 from dfx_agent.snapshot import Snapshot, Source
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.view import FullRows, Look, View, Viewer, as_they_are
+from dfx_agent.web.view import FullRows, Look, PageView, Viewer, as_they_are
 
 Json = Any
 Patch = dict[str, Any]
@@ -47,7 +47,7 @@ HEARTBEAT_SECONDS = 10.0
 # of a core, for all pages: a large job is shown less often, not at the price of its machine
 MAX_SHARE = 0.15
 
-_ENCODE = Document[View](View).dumped
+_ENCODE = Document[PageView](PageView).dumped
 
 
 class StreamedView(NamedTuple):

@@ -22,7 +22,7 @@ _encode = Document[tuple[TimelineRow, ...]](tuple[TimelineRow, ...]).dumped
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimelineWindow:
     """Steps, ranks (empty: all) and time range; ``after``: where the previous page ended.
 
     Pieces that end by ``begin_seconds`` or begin at ``end_seconds`` (Unix time) are left out.
@@ -44,11 +44,11 @@ class TimelineQuery(BaseModel):
     end: float | None = None
     after: str | None = None
 
-    def window(self) -> Window:
+    def window(self) -> TimelineWindow:
         begin = -inf if self.begin is None else self.begin
         end = inf if self.end is None else self.end
         after = None if self.after is None else ranks_named([self.after])[0]
-        return Window(self.steps, ranks_named(self.rank), begin, end, after)
+        return TimelineWindow(self.steps, ranks_named(self.rank), begin, end, after)
 
 
 def ranks_named(names: Iterable[str]) -> tuple[RankKey, ...]:
@@ -57,7 +57,7 @@ def ranks_named(names: Iterable[str]) -> tuple[RankKey, ...]:
     return tuple((role, rank) for role, _, rank in parts)
 
 
-def timeline_page(source: Source, run: str, window: Window) -> tuple[bytes, RankKey | None]:
+def timeline_page(source: Source, run: str, window: TimelineWindow) -> tuple[bytes, RankKey | None]:
     """(rows as JSON, the last rank in it if there are more). KeyError on an unknown run."""
     keys = _keys(source, run, window)
     found: list[bytes] = []
@@ -71,7 +71,7 @@ def timeline_page(source: Source, run: str, window: Window) -> tuple[bytes, Rank
     return b"[%b]" % b",".join(found), None
 
 
-def _keys(source: Source, run: str, window: Window) -> list[RankKey]:
+def _keys(source: Source, run: str, window: TimelineWindow) -> list[RankKey]:
     """The ranks of this page and the following ones, in the requested order, or that of the run."""
     keys = list(window.ranks) or _ranks_of(source, run)
     if window.after is None:
@@ -89,7 +89,7 @@ def _ranks_of(source: Source, run: str) -> list[RankKey]:
 
 
 def _rows(
-    source: Source, run: str, keys: Sequence[RankKey], window: Window
+    source: Source, run: str, keys: Sequence[RankKey], window: TimelineWindow
 ) -> Iterator[tuple[RankKey, tuple[TimelineRow, ...]]]:
     """Some ranks at a time, so that little is built that is not sent."""
     for begin in range(0, len(keys), _RANKS_AT_ONCE):
@@ -100,7 +100,7 @@ def _rows(
             yield key, tuple(row for row in of_rank if row is not None)
 
 
-def _cut(row: TimelineRow, window: Window) -> TimelineRow | None:
+def _cut(row: TimelineRow, window: TimelineWindow) -> TimelineRow | None:
     """None for a step outside the window."""
     begin, end = window.begin_seconds, window.end_seconds
     if row.begin_seconds >= end or (row.end_seconds is not None and row.end_seconds <= begin):

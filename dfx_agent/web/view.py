@@ -64,7 +64,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankSummary:
     """One rank at a glance: ``now`` is what it is in, as in "backward"; "" between stages.
 
     ``lost`` counts its records that were lost, overwritten before the agent came, and dropped by
@@ -162,7 +162,7 @@ class ViewedRun:
     attempt: int
     begin_seconds: float
     num_living: int
-    places: tuple[Place, ...] = ()
+    places: tuple[RankSummary, ...] = ()
     ranks: tuple[ShownRank, ...] = ()
     steps: tuple[ViewedStep, ...] = ()
     roles: tuple[RoleTime, ...] = ()
@@ -196,7 +196,7 @@ class ViewedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     """One page's part of a snapshot. Of the runs one alone has ranks; "" where there is none."""
 
     time_seconds: float
@@ -222,11 +222,11 @@ class Viewer:
         self._look, self._full_rows = look, full_rows
         self._steps: dict[str, tuple[StepRow, ViewedStep]] = {}
 
-    def view(self, snapshot: Snapshot) -> View:
+    def view(self, snapshot: Snapshot) -> PageView:
         chosen = chosen_run(snapshot.runs, self._look.run)
         name = chosen.run if chosen else ""
         rows = (self._viewed(run) if run is chosen else _named(run) for run in snapshot.runs)
-        return View(snapshot.time_seconds, snapshot.agent, name, tuple(rows), snapshot.finished)
+        return PageView(snapshot.time_seconds, snapshot.agent, name, tuple(rows), snapshot.finished)
 
     def _viewed(self, run: RunRow) -> ViewedRun:
         run, shown = self._completed(run)
@@ -303,15 +303,15 @@ def _num_living(run: RunRow) -> int:
     return sum(rank.state in {"live", "unknown"} for rank in run.ranks)
 
 
-def _places(run: RunRow) -> tuple[Place, ...]:
+def _places(run: RunRow) -> tuple[RankSummary, ...]:
     blamed = blames(run)
     return tuple(_place(rank, blamed.get(key_of(rank), "")) for rank in run.ranks)
 
 
-def _place(rank: RankRow, blame: str) -> Place:
+def _place(rank: RankRow, blame: str) -> RankSummary:
     span = rank.inflight[-1] if rank.inflight else None
     lost = rank.num_lost_records, rank.num_earlier_records, rank.num_guest_drops
-    return Place(
+    return RankSummary(
         rank.role, rank.rank, rank.pid, rank.node, rank.local_rank, rank.state, rank.step,
         span.kind if span else "idle", span.name if span else "", blame,
         lost if any(lost) else (), rank.place,

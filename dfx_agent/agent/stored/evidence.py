@@ -56,7 +56,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class RankPosition:
+class EvidenceRank:
     """Position of one rank, and the data that the writer needs to request its stacks."""
 
     role: str
@@ -70,7 +70,7 @@ class RankPosition:
     reached: Mapping[str, int]
 
     @classmethod
-    def from_track(cls, role: str, track: Track, now_ns: int) -> RankPosition:
+    def from_track(cls, role: str, track: Track, now_ns: int) -> EvidenceRank:
         process = track.process
         follower = process.follower
         return cls(
@@ -81,14 +81,14 @@ class RankPosition:
 
 
 @dataclass
-class Incident:
+class RecordedIncident:
     """One hang or crash of one role, from when it was found."""
 
     run: str
     verdict: Verdict
     begin_seconds: float
     rows: RunRow
-    places: list[RankPosition]
+    places: list[EvidenceRank]
     outcome: EvidenceOutcome = "open"
     end_seconds: float | None = None
     is_settled: bool = False
@@ -104,14 +104,14 @@ class Incident:
         return not self.is_settled and is_old
 
 
-class Evidence:
+class EvidenceFiles:
     """The incidents of one agent. Nothing here raises; what cannot be written is a problem."""
 
     def __init__(self, directory: str) -> None:
         self.problem: SegmentProblem | None = None
         self._directory = directory
-        self._incidents: dict[tuple[str, str, str], Incident] = {}
-        self._queue: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
+        self._incidents: dict[tuple[str, str, str], RecordedIncident] = {}
+        self._queue: queue.SimpleQueue[RecordedIncident | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def observe(self, fold: LocalRun) -> None:
@@ -144,11 +144,11 @@ class Evidence:
     def _begin(self, key: tuple[str, str, str], fold: LocalRun, verdict: Verdict) -> None:
         now_ns = time.monotonic_ns()
         places = [
-            RankPosition.from_track(t.process.follower.identity.role, t, now_ns)
+            EvidenceRank.from_track(t.process.follower.identity.role, t, now_ns)
             for t in fold.tracks
         ]
         places.sort(key=lambda place: (place.role, len(place.rank), place.rank))
-        incident = Incident(fold.run, verdict, time.time(), view.run_row(fold), places)
+        incident = RecordedIncident(fold.run, verdict, time.time(), view.run_row(fold), places)
         self._incidents[key] = incident
         if self._thread is None:
             self._thread = threading.Thread(
@@ -157,7 +157,7 @@ class Evidence:
             self._thread.start()
         self._queue.put(incident)
 
-    def _end(self, incident: Incident, outcome: EvidenceOutcome) -> None:
+    def _end(self, incident: RecordedIncident, outcome: EvidenceOutcome) -> None:
         if incident.outcome == "open":
             incident.outcome, incident.end_seconds = outcome, time.time()
             self._queue.put(incident)
@@ -170,14 +170,14 @@ class Evidence:
             except (OSError, SegmentError) as error:
                 self._note(incident, error)
 
-    def _write(self, incident: Incident) -> None:
+    def _write(self, incident: RecordedIncident) -> None:
         with self._held() as folder:
             incident.name = incident.name or _new_name(folder, incident)
             folder.write(incident.name, DOCUMENT.dumped(_document(incident), indent=1))
             for _, name in folder.list_latest_first(".json")[MAX_FILES:]:
                 folder.remove(name)
 
-    def _note(self, incident: Incident, error: Exception) -> None:
+    def _note(self, incident: RecordedIncident, error: Exception) -> None:
         path = f"{state_directory(self._directory)}/{FOLDER}"
         kind, run, why = incident.verdict.kind, incident.run, reason(error)[:120]
         message = f"cannot write the evidence of a {kind} of {run} into {path}: {why}"
@@ -204,7 +204,7 @@ def latest_files(directory: str, run: str = "", kind: str = "") -> list[Path]:
     ]
 
 
-def _document(incident: Incident) -> IncidentEvidence:
+def _document(incident: RecordedIncident) -> IncidentEvidence:
     _take_stacks(incident)
     rows = dataclasses.replace(
         incident.rows,
@@ -233,7 +233,7 @@ def _document(incident: Incident) -> IncidentEvidence:
     )
 
 
-def _take_stacks(incident: Incident) -> None:
+def _take_stacks(incident: RecordedIncident) -> None:
     """What the guests wrote since their ranks last moved; py-spy for ranks without stacks."""
     is_open = incident.outcome == "open"
     for place in incident.places:
@@ -252,7 +252,7 @@ def _take_stacks(incident: Incident) -> None:
             incident.stacks[place.segment] = stacks
 
 
-def _place(place: RankPosition, incident: Incident) -> RankEvidence:
+def _place(place: EvidenceRank, incident: RecordedIncident) -> RankEvidence:
     stacks = incident.stacks.get(place.segment)
     return RankEvidence(
         role=place.role,
@@ -299,7 +299,7 @@ def _file_name(run: str) -> str:
     return _UNSAFE.sub("_", run)[:80].lstrip(".") or "run"
 
 
-def _new_name(folder: HeldFolder, incident: Incident) -> str:
+def _new_name(folder: HeldFolder, incident: RecordedIncident) -> str:
     """A name that nobody has; two roles of a run may hang in the same second."""
     run = _file_name(incident.run)
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(incident.begin_seconds))

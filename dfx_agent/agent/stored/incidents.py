@@ -18,7 +18,7 @@ from typing import Any, Literal
 from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.stored.document import StoredDocument
 from dfx_agent.agent.stored.totals import key_of
-from dfx_agent.job.incidents.book import StoredIncident
+from dfx_agent.job.incidents.book import TrackedIncident
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import Incident, RunVerdicts, SegmentProblem
 from dfx_agent.snapshot.document import Document, reason
@@ -29,12 +29,12 @@ _MAX_FINISHED = 8
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class ResumableRun:
     """One run: its processes, how the ended processes ended, and the open incidents."""
 
     processes: tuple[str, ...]
     ended: dict[str, Ending]
-    open: tuple[StoredIncident, ...]
+    open: tuple[TrackedIncident, ...]
     past: tuple[Incident, ...] = ()
 
 
@@ -47,7 +47,7 @@ class File:
     finished: tuple[Any, ...] = ()
 
 
-RUN = Document[StoredRun](StoredRun)
+RUN = Document[ResumableRun](ResumableRun)
 FINISHED = Document[RunVerdicts](RunVerdicts)
 FILE = Document[File](File)
 
@@ -153,9 +153,9 @@ def _has_content(fold: LocalRun) -> bool:
     )
 
 
-def _entry(fold: LocalRun) -> StoredRun:
+def _entry(fold: LocalRun) -> ResumableRun:
     tracks = fold.tracks
-    return StoredRun(
+    return ResumableRun(
         tuple(key_of(p.follower.preamble) for p in fold.processes.values()),
         {key_of(t.process.follower.preamble): t.ending for t in tracks if t.ending},
         fold.job.incidents.incidents_to_store(),

@@ -42,7 +42,7 @@ CountsRow = tuple[
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredProcess:
     """``StoredTotals`` as JSON has it. ``waits_ns`` are (kind, stage, ns), ``numbers`` as below."""
 
     position: Count
@@ -51,7 +51,7 @@ class Entry:
     collectives: Annotated[tuple[CountsRow, ...], Field(max_length=MAX_BOOKS)] = ()
 
     @classmethod
-    def from_totals(cls, stored: StoredTotals) -> Entry:
+    def from_totals(cls, stored: StoredTotals) -> StoredProcess:
         row = TotalsRow.from_totals(stored.totals)
         return cls(stored.position, stored.until_ns, row, stored.collectives)
 
@@ -97,9 +97,9 @@ class _File:
     processes: dict[str, Any]
 
 
-ENTRY = Document[Entry](Entry)
+ENTRY = Document[StoredProcess](StoredProcess)
 _FILE = Document[_File](_File)
-_ENTRIES = Document[dict[str, Entry]](dict[str, Entry])
+_ENTRIES = Document[dict[str, StoredProcess]](dict[str, StoredProcess])
 
 
 class TotalsFile:
@@ -147,7 +147,9 @@ class TotalsFile:
             for p, fold in living.items()
         }
         entries = {
-            key: Entry.from_totals(totals) for key, totals in rows.items() if totals is not None
+            key: StoredProcess.from_totals(totals)
+            for key, totals in rows.items()
+            if totals is not None
         }
         try:
             data = b'{"format":1,"processes":%b}' % _ENTRIES.dumped(entries)

@@ -66,7 +66,7 @@ class Native:
 
 
 @dataclass(frozen=True)
-class Entry:
+class NativeEntry:
     """One native name of a file; ``pattern`` is None for an exact name."""
 
     name: str
@@ -89,11 +89,11 @@ class Entry:
 class NativeNames:
     """Look-up for one framework; answers are remembered, keys come from a job and repeat."""
 
-    def __init__(self, entries: Iterable[Entry], own: NativeNames | None = None) -> None:
+    def __init__(self, entries: Iterable[NativeEntry], own: NativeNames | None = None) -> None:
         self._entries = list(entries)
         self._own = own
         self._exact: dict[str, tuple[int, Native]] = {}
-        self._patterns: list[tuple[int, Entry]] = []
+        self._patterns: list[tuple[int, NativeEntry]] = []
         for i, entry in enumerate(self._entries):
             if entry.pattern is None:
                 self._exact.setdefault(entry.name, (i, entry.native))
@@ -157,7 +157,7 @@ class NativeNames:
 class AgreedNames(NativeNames):
     """Names of a job whose framework is not known: those all files agree on."""
 
-    def __init__(self, by_file: list[list[Entry]], own: NativeNames) -> None:
+    def __init__(self, by_file: list[list[NativeEntry]], own: NativeNames) -> None:
         super().__init__([entry for entries in by_file for entry in entries], own)
         self._exact_by_file = [NativeNames(e for e in es if not e.pattern) for es in by_file]
         self._patterns_by_file = [
@@ -233,17 +233,17 @@ def _spellings(key: str) -> Iterator[str]:
         yield head
 
 
-def _read(framework: str) -> Iterator[Entry]:
+def _read(framework: str) -> Iterator[NativeEntry]:
     text = files(__name__).joinpath(f"{framework}.yaml").read_text()
     for metric, natives in yaml.load(text, Loader=_LOADER).items():  # noqa: S506 (it is safe)
         for native in natives:
             yield _entry(metric, native)
 
 
-def _entry(metric: str, native: str | dict[str, Any]) -> Entry:
+def _entry(metric: str, native: str | dict[str, Any]) -> NativeEntry:
     if isinstance(native, str):
         native = {"n": native}
     name = native["n"]
     pattern = re.compile(name[3:]) if name.startswith("re:") else None
     scale = float(native.get("scale", 1.0))
-    return Entry(name, pattern, Native(metric, native.get("l", {}), scale))
+    return NativeEntry(name, pattern, Native(metric, native.get("l", {}), scale))

@@ -20,7 +20,7 @@ from dfx_agent.attach.discover import DiscoveredJob, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.attach.spawn import block_signals
 from dfx_agent.base.errors import AttachError, UsageError
-from dfx_agent.commands.attach.attachment import LEFTOVERS, Place
+from dfx_agent.commands.attach.attachment import LEFTOVERS, SegmentFolder
 from dfx_agent.commands.attach.job_guests import MAX_AT_ONCE, JobGuests, pause, say
 from dfx_agent.commands.serve.options import (
     add_budget_argument,
@@ -110,7 +110,7 @@ def _bring_and_serve(
 ) -> int:
     config = load_config(args)
     directory = config.directory if args.directory else _folder_of(members[0], config)
-    place = Place(directory, members[0].process)
+    place = SegmentFolder(directory, members[0].process)
     _create_folder(place, members[0].process.uid)
     guests = JobGuests(args, job, place, helpers)
     remove_leftovers(place.seen, LEFTOVERS)
@@ -207,7 +207,7 @@ def _folder_of(member: Member, config: Config) -> str:
     return os.path.join(os.path.dirname(config.directory), f"dfx-{uid}")
 
 
-def _create_folder(place: Place, uid: int) -> None:
+def _create_folder(place: SegmentFolder, uid: int) -> None:
     """As root: where the guests of another user, or of another mount namespace, will record."""
     if os.getuid() or (not uid and place.seen == place.inside):
         return

@@ -37,7 +37,7 @@ LEFTOVERS = (NOTE_SUFFIX, REQUEST_SUFFIX)
 
 
 @dataclass(frozen=True)
-class Guest:
+class AttachedGuest:
     """A guest that lives in a process now.
 
     ``note`` is None when it was not brought in by attach: then it belongs to the job and stays.
@@ -88,7 +88,7 @@ class Guest:
         return closing(open_existing(os.path.dirname(self.stem)))
 
 
-class Place:
+class SegmentFolder:
     """The folder of segments, as processes of the job see it and as we do.
 
     They differ when the job lives in a mount namespace of its own (a container).
@@ -99,7 +99,7 @@ class Place:
         if process.mount_namespace not in {0, _own_mount_namespace()}:
             self.seen = f"/proc/{process.pid}/root{directory}"
 
-    def guest_in(self, process: HostProcess) -> Guest | None:
+    def guest_in(self, process: HostProcess) -> AttachedGuest | None:
         """The guest that records in this process, None when there is none."""
         for stem in self._stems(process):
             try:
@@ -110,7 +110,7 @@ class Place:
             is_its = segment.preamble.start_ticks == process.start_ticks
             segment.close()
             if is_live and is_its:
-                return Guest(process, stem, _note(stem))
+                return AttachedGuest(process, stem, _note(stem))
         return None
 
     def _stems(self, process: HostProcess) -> Iterator[str]:
@@ -129,7 +129,7 @@ class Place:
         max_overhead_ratio: float | None,
         helpers: Helpers,
         on_waiting: Callable[[str], None],
-    ) -> tuple[Guest, str]:
+    ) -> tuple[AttachedGuest, str]:
         """The guest and how it was attached ("thread, Python 3.12"). AttachError if not."""
         if not process.is_alive():
             raise AttachError("gone", f"pid {process.pid} exited while attaching", "nothing to do")
@@ -160,7 +160,7 @@ class Place:
             raise AttachError(answer.state, answer.message, _REMEDIES[answer.state])
         stem = os.path.join(self.seen, os.path.basename(answer.segment).removesuffix(".seg"))
         note = _note(stem) if answer.state == "attached" else None
-        return Guest(process, stem, note), f"{injected.method}, Python {answer.python}"
+        return AttachedGuest(process, stem, note), f"{injected.method}, Python {answer.python}"
 
 
 _REMEDIES = {
@@ -172,8 +172,8 @@ _REMEDIES = {
 
 
 def wait_until_left(
-    guests: list[Guest], seconds: float, pause: Callable[[float], bool]
-) -> Iterator[tuple[Guest, Departure | None]]:
+    guests: list[AttachedGuest], seconds: float, pause: Callable[[float], bool]
+) -> Iterator[tuple[AttachedGuest, Departure | None]]:
     """Each guest as it goes; at the end those that have not, with None.
 
     ``pause(seconds)`` returns True when nobody wants to wait any longer.
@@ -189,7 +189,7 @@ def wait_until_left(
         yield guest, guest.departure()
 
 
-def said_of(guest: Guest, departure: Departure | None, seconds: float) -> str:
+def said_of(guest: AttachedGuest, departure: Departure | None, seconds: float) -> str:
     """The outcome in words, ``seconds`` after the guest was asked to leave."""
     if departure == "detached":
         return f"detached in {seconds:.1f} s"

@@ -14,9 +14,9 @@ from dfx_agent.attach.discover import DiscoveredJob, Member
 from dfx_agent.attach.inject import Helpers
 from dfx_agent.base.errors import AttachError
 from dfx_agent.commands.attach.attachment import (
+    AttachedGuest,
     Departure,
-    Guest,
-    Place,
+    SegmentFolder,
     said_of,
     wait_until_left,
 )
@@ -39,7 +39,7 @@ class JobGuests:
     """Guests in the processes of one job."""
 
     def __init__(
-        self, args: argparse.Namespace, job: DiscoveredJob, place: Place, helpers: Helpers
+        self, args: argparse.Namespace, job: DiscoveredJob, place: SegmentFolder, helpers: Helpers
     ) -> None:
         self._args = args
         self._job = job
@@ -47,7 +47,7 @@ class JobGuests:
         self._helpers = helpers
         self._run = args.run or job.run
         self._budget = budget_of(args)
-        self._guests: dict[Member, Guest] = {}
+        self._guests: dict[Member, AttachedGuest] = {}
         self._retry_at: dict[Member, float] = {}
         self._refused: dict[Member, str] = {}
         self._detached: set[Member] = set()  # by another command
@@ -100,7 +100,7 @@ class JobGuests:
         self._guests[member], how = self._bring(member)
         return f"attached in {time.monotonic() - begin:.2f} s ({how})"
 
-    def _present(self, member: Member, guest: Guest) -> str:
+    def _present(self, member: Member, guest: AttachedGuest) -> str:
         """What is said of a guest that was there before; its budget becomes ours."""
         if guest.note is None:
             note = ": its budget stays as it was started" if self._budget else ""
@@ -115,7 +115,7 @@ class JobGuests:
             return f"{text}; its budget stays {_percent(before)}: {error}"
         return f"{text}, budget now {_percent(self._budget)} instead of {_percent(before)}"
 
-    def _bring(self, member: Member) -> tuple[Guest, str]:
+    def _bring(self, member: Member) -> tuple[AttachedGuest, str]:
         variables = {"run": self._run, "role": member.role}
         return self._place.bring_guest(
             member.process,

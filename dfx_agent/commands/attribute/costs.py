@@ -9,7 +9,7 @@ from dfx_agent.commands.attribute.child import Outcome
 from dfx_agent.commands.attribute.heartbeat import LATE_SECONDS, Stretch
 from dfx_agent.node.loop_phases import cut_to, loop_step
 from dfx_agent.node.segments.records import LoopHeld
-from dfx_agent.node.time.account import TimeAccount, Window
+from dfx_agent.node.time.account import StepInterval, TimeAccount
 from dfx_agent.node.time.sweep import Row
 from dfx_agent.snapshot.event_loop import LoopHolder, LoopPhase
 from dfx_agent.wire import SegmentReader
@@ -93,7 +93,9 @@ def _noticed(phase: LoopPhase) -> LoopHolder:
     return late if late.longest_seconds >= LATE_SECONDS else _NOBODY
 
 
-def _phases(window: Window, rows: Sequence[Row], held: Iterable[LoopHeld]) -> dict[str, LoopPhase]:
+def _phases(
+    window: StepInterval, rows: Sequence[Row], held: Iterable[LoopHeld]
+) -> dict[str, LoopPhase]:
     step = loop_step(window, rows, held)
     return {phase.name: phase for phase in step.phases} if step else {}
 
@@ -102,7 +104,7 @@ def _anonymous(late: Iterable[Stretch]) -> list[LoopHeld]:
     return [LoopHeld("", begin, end, (end - begin) / 1e9) for begin, end in late]
 
 
-def _window(outcome: Outcome, rows: Sequence[Row]) -> Window:
+def _window(outcome: Outcome, rows: Sequence[Row]) -> StepInterval:
     """The time from the first phase to the last, accounted as that of any step."""
     account = TimeAccount(outcome.begin_ns)
     account.add({row[1]: row for row in rows})

@@ -120,7 +120,7 @@ def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
     return None if snapshot is None else Observed(agent.url, directory, snapshot)
 
 
-class SegmentReader:
+class FolderReader:
     """Reads and judges the segments of a folder in this process, as an agent does."""
 
     def __init__(self, config: Config) -> None:
@@ -147,7 +147,7 @@ class SegmentReader:
 
 
 def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
-    reader = SegmentReader(config)
+    reader = FolderReader(config)
     deadline = time.monotonic() + seconds
     while True:
         seen = reader.look()

@@ -8,7 +8,7 @@ import os
 from dfx_agent.agent import config as configuration
 from dfx_agent.agent.config import Config
 from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
-from dfx_agent.commands.ps.observed import Observed, SegmentReader
+from dfx_agent.commands.ps.observed import FolderReader, Observed
 from dfx_agent.snapshot import SignalHistory
 
 _SNAPSHOT_STEPS = 1  # a step of 1,024 ranks is 0.3 MB
@@ -38,7 +38,7 @@ class SegmentWatch:
 
     def __init__(self, args: argparse.Namespace, config: Config) -> None:
         self._args, self._config = args, config
-        self._reader = SegmentReader(config)
+        self._reader = FolderReader(config)
         self._agent: AgentWatch | None = None
 
     def look(self) -> Observed:

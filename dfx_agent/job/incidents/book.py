@@ -91,7 +91,7 @@ class _Subject:
 
 
 @dataclass
-class StoredIncident:
+class TrackedIncident:
     """Identity and start of an incident. ``seen_seconds``: when it was last reported.
 
     ``summary`` comes from the verdict; an alert may outlast the verdict. ``is_resumed``: a previous
@@ -172,15 +172,15 @@ class IncidentBook:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._open: list[StoredIncident] = []
-        self._ended: list[StoredIncident] = []
+        self._open: list[TrackedIncident] = []
+        self._ended: list[TrackedIncident] = []
         self.past = PastIncidents()
 
-    def incidents_to_store(self) -> tuple[StoredIncident, ...]:
+    def incidents_to_store(self) -> tuple[TrackedIncident, ...]:
         """Incidents to hand to the next agent: open ones, and ended ones that may be continued."""
         return *(e for e in self._ended if e.is_resumed or e.is_unsure), *self._open
 
-    def resume(self, stored: Iterable[StoredIncident], now_seconds: float) -> None:
+    def resume(self, stored: Iterable[TrackedIncident], now_seconds: float) -> None:
         """Add open incidents of a previous agent; call this before the first ``observe``."""
         for entry in stored:
             due = now_seconds + lasting_seconds(entry.kind) + _EVALUATED_SECONDS
@@ -206,7 +206,7 @@ class IncidentBook:
                 entry.is_resumed = entry.is_unsure = False
         verdicts = tuple(verdicts)
         found = [verdict for verdict in verdicts if verdict.state == "found"]
-        opened: list[StoredIncident] = []
+        opened: list[TrackedIncident] = []
         incidents: list[Incident] = []
         for subject in _subjects(found, verdicts, alerts):
             begin = _begin(subject, signals, steps, now_seconds)
@@ -223,8 +223,8 @@ class IncidentBook:
         return tuple(sorted(incidents, key=_worst_first))
 
     def _entry(
-        self, subject: _Subject, begin: _Begin, matched: Collection[StoredIncident]
-    ) -> StoredIncident:
+        self, subject: _Subject, begin: _Begin, matched: Collection[TrackedIncident]
+    ) -> TrackedIncident:
         """The incident of this problem: an open one, an ended one to continue, or a new one."""
         for entry in self._open:
             if entry not in matched and entry.is_about(subject):
@@ -236,7 +236,7 @@ class IncidentBook:
         since = begin.since_seconds
         name = f"{self._run}\n{subject.kind}\n{subject.role}\n{subject.ranks}\n{since:.3f}"
         key = sha1(name.encode(), usedforsecurity=False).hexdigest()[:10]
-        return StoredIncident(
+        return TrackedIncident(
             f"{subject.kind}-{key}", subject.kind, subject.role, subject.ranks, subject.cause,
             since, begin.step, since, is_event=begin.is_event, is_of_verdict=begin.is_of_verdict,
         )  # fmt: skip
@@ -320,7 +320,7 @@ def _onset_step(subject: _Subject, signals: SignalState | None) -> int | None:
     return min((step for step in onsets if step is not None), default=None)
 
 
-def _incident(subject: _Subject, entry: StoredIncident) -> Incident:
+def _incident(subject: _Subject, entry: TrackedIncident) -> Incident:
     verdict = subject.verdict
     loudest = min(subject.alerts, key=_alert_severity, default=None)
     severity, about = _severity(subject), verdict or subject.unsure

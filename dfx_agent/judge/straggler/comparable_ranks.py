@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, Place
+from dfx_agent.facts.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout, RankPosition
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.wire.job_description import RankRange
 
@@ -107,7 +107,7 @@ def coordinates_of(layout: Layout, ranks: Iterable[str]) -> dict[str, dict[str, 
 
 
 def _placed(
-    layout: Layout, labels: tuple[str, ...], places: Mapping[str, Place]
+    layout: Layout, labels: tuple[str, ...], places: Mapping[str, RankPosition]
 ) -> tuple[dict[str, dict[str, int]], set[str]] | None:
     """(coordinates, axes that all ranks have); None if messages between ranks form no pipeline."""
     coordinates = _coordinates(layout, places)
@@ -124,7 +124,7 @@ def _placed(
     return coordinates, shared | ({PIPELINE} if chains and len(places) == len(labels) else set())
 
 
-def _coordinates(layout: Layout, places: Mapping[str, Place]) -> dict[str, dict[str, int]]:
+def _coordinates(layout: Layout, places: Mapping[str, RankPosition]) -> dict[str, dict[str, int]]:
     """Coordinates that the job reports, completed by process groups with a known axis."""
     coordinates = {label: dict(place.coordinates) for label, place in places.items()}
     labels = {place.rank: label for label, place in places.items() if place.rank >= 0}
@@ -183,7 +183,7 @@ def _same_batch(
     return {label: str(number) for cell in cells for number, label in enumerate(cell)}
 
 
-def _chains(places: Mapping[str, Place]) -> list[list[str]] | None:
+def _chains(places: Mapping[str, RankPosition]) -> list[list[str]] | None:
     """Pipelines as ordered ranks, from the messages between ranks.
 
     A pipeline is a chain, or a ring if each rank has several parts of the model. Stages have the

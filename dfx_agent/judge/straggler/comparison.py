@@ -25,7 +25,7 @@ from dfx_agent.judge.straggler.columns import Columns
 from dfx_agent.judge.straggler.excess import (
     FIRST_WINDOW,
     WINDOWS,
-    View,
+    RankExcess,
     Window,
     busy,
     middle_mean,
@@ -257,7 +257,7 @@ class Comparison:
             lost = min(1.0, lost / excess) * self._amount(rank, num_steps, recurring)
         return Suspect(rank, window, num_steps, excess, lost, tokens)
 
-    def _amount(self, rank: str, num_steps: int, recurring: Sequence[View]) -> float:
+    def _amount(self, rank: str, num_steps: int, recurring: Sequence[RankExcess]) -> float:
         """Excess by the view with the least noise, unless the wall time contradicts it."""
         sharp = min(recurring, key=lambda view: view.sigmas[rank])
         same_kind = [

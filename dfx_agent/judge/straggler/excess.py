@@ -81,7 +81,7 @@ class TokenWork(NamedTuple):
     seconds: Table
 
 
-class View(NamedTuple):
+class RankExcess(NamedTuple):
     """The excess of the ranks by one measure."""
 
     table: Table
@@ -92,7 +92,7 @@ class View(NamedTuple):
     """None if tokens are not considered."""
 
 
-def views(steps: Sequence[Step], columns: Columns) -> list[View]:
+def views(steps: Sequence[Step], columns: Columns) -> list[RankExcess]:
     """Up to four views: wall time and CPU time of the work, each with and without tokens.
 
     CPU time excludes the time in which the host ran other threads. If threads spin while they wait,
@@ -105,12 +105,12 @@ def views(steps: Sequence[Step], columns: Columns) -> list[View]:
         if len(usable) >= FIRST_WINDOW.num_steps:
             rows = [columns.excess(step, measure) for step in usable]
             table = _by_rank(list(steps[-1].ranks), rows)
-            found.append(View(table, spreads(table), None))
+            found.append(RankExcess(table, spreads(table), None))
             found += _at_equal_tokens(usable, measure, columns)
     return found
 
 
-def _at_equal_tokens(steps: Sequence[Step], measure: Measure, columns: Columns) -> list[View]:
+def _at_equal_tokens(steps: Sequence[Step], measure: Measure, columns: Columns) -> list[RankExcess]:
     """The view at equal tokens, by the kind of tokens with the least noise; [] if unknown.
 
     With padding, the longest sequence of a rank determines its work, not the sum of tokens. The
@@ -126,7 +126,7 @@ def _at_equal_tokens(steps: Sequence[Step], measure: Measure, columns: Columns) 
 
 def _without_tokens(
     words: str, count: Count, steps: Sequence[Step], measure: Measure, columns: Columns
-) -> View:
+) -> RankExcess:
     ranks = list(steps[-1].ranks)
     seconds, counts = ([columns.column(s, what) for s in steps] for what in (measure, count))
     elasticities = _elasticities(seconds, counts)
@@ -138,7 +138,7 @@ def _without_tokens(
         table.append(row)
         rest.append(minus(columns.excess(step, measure), row))
     without = _by_rank(ranks, rest)
-    return View(without, spreads(without), TokenWork(words, count, _by_rank(ranks, table)))
+    return RankExcess(without, spreads(without), TokenWork(words, count, _by_rank(ranks, table)))
 
 
 def _elasticities(seconds: Sequence[Row], counts: Sequence[Row]) -> list[float]:

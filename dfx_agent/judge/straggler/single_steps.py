@@ -8,7 +8,7 @@ from dfx_agent.base.text import capitalized, seconds_text
 from dfx_agent.facts.steps import Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import HOST_STALL, excess_parts, part_lines
-from dfx_agent.judge.straggler.excess import Table, View, others_median
+from dfx_agent.judge.straggler.excess import RankExcess, Table, others_median
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict
 
@@ -24,7 +24,7 @@ class SingleSteps:
     """Late steps of ranks that do the same work. ``view``: the excess that shows them best."""
 
     def __init__(
-        self, role: str, steps: Sequence[Step], excess: Table, view: View, step_seconds: float
+        self, role: str, steps: Sequence[Step], excess: Table, view: RankExcess, step_seconds: float
     ) -> None:
         self._role, self._steps, self._excess = role, steps, excess
         self._view, self._step_seconds = view, step_seconds

@@ -22,7 +22,7 @@ from dfx_agent.judge.straggler.comparison import (
     no_fault,
 )
 from dfx_agent.judge.straggler.single_steps import MIN_EFFECT, SMALLEST_SHARE, span
-from dfx_agent.judge.straggler.workload import BATCHES, Finding, Workload
+from dfx_agent.judge.straggler.workload import BATCHES, UnevenWork, Workload
 from dfx_agent.judge.words import labels_text, percent
 from dfx_agent.snapshot import Verdict
 from dfx_agent.snapshot.verdict import VerdictState
@@ -207,9 +207,9 @@ class WholeJob:
     def _longer_batches(self, chain: Sequence[str], worst: _Slow) -> Verdict:
         seconds = seconds_text(worst.cost_seconds)
         text = sentences.LONGER_BATCHES(ranks=capitalized(labels_text(chain)), seconds=seconds)
-        return self._nothing([Finding(BATCHES, text, worst.cost_seconds)])
+        return self._nothing([UnevenWork(BATCHES, text, worst.cost_seconds)])
 
-    def _nothing(self, findings: Sequence[Finding]) -> Verdict:
+    def _nothing(self, findings: Sequence[UnevenWork]) -> Verdict:
         """The verdict if no rank is slow: clear, unless only a huge excess would be visible."""
         num_alone = sum(len(cell) == 1 for cell in self._division.cells)
         limit = max((cell.reach_seconds() for cell in self._cells), default=0.0)
@@ -221,7 +221,7 @@ class WholeJob:
             text = sentences.TOO_NOISY(steps=span(self._steps), **words)
         else:
             state, text = "clear", sentences.NO_SLOW_PEER(**words)
-        first = findings[0] if findings else Finding("", "", 0.0)
+        first = findings[0] if findings else UnevenWork("", "", 0.0)
         return Verdict(
             "straggler",
             state,

@@ -25,7 +25,7 @@ _MARKED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class UnevenWork:
     """Uneven work that is no fault of a rank."""
 
     word: str
@@ -77,7 +77,7 @@ class Workload:
         """The excess without time outside all stages, if that may be a wait."""
         return excess_seconds - max(0.0, outside_seconds) if self.is_marked else excess_seconds
 
-    def findings(self, step_seconds: float) -> list[Finding]:
+    def findings(self, step_seconds: float) -> list[UnevenWork]:
         """Findings that cost at least 5 % of a step, the most expensive first."""
         least = SMALLEST_SHARE * step_seconds
         candidates = [self._partition(least), self._batches(least)]
@@ -88,7 +88,7 @@ class Workload:
         outside = rank_step.parts.get(IDLE, 0.0) if self.is_marked else 0.0
         return rank_step.wall_seconds - rank_step.waited_seconds - outside
 
-    def _partition(self, least_seconds: float) -> Finding | None:
+    def _partition(self, least_seconds: float) -> UnevenWork | None:
         """The finding on a pipeline stage with more work than the others, else None."""
         by_stage: dict[int, list[float]] = {}
         for label, stage in self._division.stages.items():
@@ -104,9 +104,9 @@ class Workload:
         name = f"pipeline stage {sorted(had).index(worst) + 1} of {len(had)}"
         ratio = f"{had[worst] / others:.2g} times the work" if others > 0 else "all the work"
         text = sentences.PARTITION(stage=capitalized(name), ratio=ratio, seconds=seconds_text(more))
-        return Finding(PARTITION, text, more, name)
+        return UnevenWork(PARTITION, text, more, name)
 
-    def _batches(self, least_seconds: float) -> Finding | None:
+    def _batches(self, least_seconds: float) -> UnevenWork | None:
         """The finding on uneven batches: in each step another rank takes longest. Else None."""
         has_tokens = all(rank_step.num_tokens for rank_step in self._steps[-1].ranks.values())
         chains = self._division.chains
@@ -125,7 +125,7 @@ class Workload:
         if not why:
             return None
         text = sentences.BATCHES(seconds=seconds_text(more), why=why)
-        return Finding(BATCHES, text, more)
+        return UnevenWork(BATCHES, text, more)
 
     def _why_batches(self, *, has_tokens: bool) -> str:
         """Why batches are the cause; "" if they are not."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
+from dfx_agent.facts.flight import FlightEntry, FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.node.segments.owned_files import HeldFolder
 from dfx_agent.node.segments.stacks import read_text
 from dfx_agent.wire.segment import FLIGHT_SUFFIX, SUFFIX
@@ -74,11 +74,11 @@ def _group(given: dict[str, Any]) -> tuple[GroupKey, RecordedGroup]:
     )
 
 
-def _entry(row: Sequence[Any]) -> Entry:
+def _entry(row: Sequence[Any]) -> FlightEntry:
     sequence, operation, sizes, num_tensors, num_elements, dtypes, created_ns = row[:7]
     state, is_retired, is_p2p = row[7:10]
     name = _text(operation)
-    return Entry(
+    return FlightEntry(
         _number(sequence),
         _OPERATIONS.get(name, name),
         tuple(_numbers(size, _MAX_DIMENSIONS) for size in sizes[:_MAX_TENSORS]),

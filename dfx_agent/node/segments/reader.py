@@ -59,7 +59,7 @@ _DESCRIPTORS_PER_SEGMENT = 2  # the segment, and a pidfd of the process that wri
 
 
 @dataclass(frozen=True)
-class Batch:
+class RecordBatch:
     """Result of one poll. Open spans are read before the records, so that no span is missed."""
 
     time_ns: int
@@ -169,7 +169,7 @@ class Follower:
         with self._segment.opened():
             return self._segment.ring.seems_empty() and self._read_table() == self._table
 
-    def poll(self, *, is_last: bool = False, up_to: int = 0) -> Batch:
+    def poll(self, *, is_last: bool = False, up_to: int = 0) -> RecordBatch:
         """Read what is new. Reads at least up to record ``up_to`` if that has been written.
 
         With ``is_last`` the process has exited, and everything is read. Raises SegmentError if the
@@ -180,7 +180,7 @@ class Follower:
                 raise SegmentError("gone", f"{self.path} was removed while its process runs")
             return self._poll(is_last=is_last, up_to=up_to)
 
-    def _poll(self, *, is_last: bool, up_to: int) -> Batch:
+    def _poll(self, *, is_last: bool, up_to: int) -> RecordBatch:
         now = time.monotonic_ns()
         if now >= self._next_clock_ns:
             self._next_clock_ns = now + _CLOCK_EVERY_NS
@@ -196,7 +196,7 @@ class Follower:
             now = self._last_end(packed)
         # after the records: their meaning depends on the framework that was set before them
         self._read_identity()
-        return Batch(now, inflight, packed)
+        return RecordBatch(now, inflight, packed)
 
     def _last_end(self, packed: bytearray) -> int:
         """The latest end of a record, in this batch or before."""

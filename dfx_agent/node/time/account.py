@@ -115,7 +115,7 @@ class Split:
 
 
 @dataclass(slots=True)
-class Window:
+class StepInterval:
     """One step of one process."""
 
     step: int | None  # None before the first ``set_step``
@@ -176,8 +176,8 @@ class TimeAccount:
 
     def __init__(self, begin_ns: int) -> None:
         self.watermark_ns = begin_ns
-        self.current = Window(None, begin_ns)
-        self.finished: list[Window] = []
+        self.current = StepInterval(None, begin_ns)
+        self.finished: list[StepInterval] = []
         self.num_late = 0
         self.num_vanished = 0
         self._before = Split()
@@ -279,7 +279,7 @@ class TimeAccount:
         self.current.end_ns = time_ns
         self._before.merge(self.current.split)
         self.finished.append(self.current)
-        self.current = Window(step, time_ns)
+        self.current = StepInterval(step, time_ns)
 
     def _reach(self, until_ns: int, ending: _Ending, done: int) -> int:
         """Account up to ``until_ns`` from row ``done`` on; returns the first row not accounted.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import GroupTime
-from dfx_agent.node.time.account import Window
+from dfx_agent.node.time.account import StepInterval
 from dfx_agent.node.time.work import ClosedWork
 
 
@@ -15,7 +15,7 @@ from dfx_agent.node.time.work import ClosedWork
 class ClosedStep:
     """A step that one process has finished."""
 
-    window: Window
+    window: StepInterval
     # tokens of the step by kind, for example "prompt"
     tokens: dict[str, float] = field(default_factory=dict)
     num_forward_tokens: float | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dfx_agent.node.time.account import Window
+from dfx_agent.node.time.account import StepInterval
 from dfx_agent.node.time.sweep import Row
 
 NUM_SLOTS = 4
@@ -55,7 +55,7 @@ class Stamps:
             self.begin(span, stage, begin_ns).end_ns = end_ns
             del self._open[span]
 
-    def end_step(self, window: Window) -> None:
+    def end_step(self, window: StepInterval) -> None:
         """Restart the slots for the next step, and store the last idle slices of this one."""
         self._num_begun.clear()
         idle = window.first_pieces.idle(window.begin_ns, _SHORTEST_IDLE_NS)

@@ -13,7 +13,7 @@ from dfx_agent.agent.peak_flops import PARTS, Peaks
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.catalogue.utilisation import METRICS, work_lines
-from dfx_agent.node.time.account import Split, Window
+from dfx_agent.node.time.account import Split, StepInterval
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.time.work import ClosedWork, Passes, Work
 from dfx_agent.snapshot import RunRow
@@ -37,7 +37,7 @@ def process(
     driver: str = "",
 ) -> Any:
     """It took 10 s, 8 of which were its update."""
-    window = Window(3, 0, 10 * 10**9, Split(active_ns=10 * 10**9))
+    window = StepInterval(3, 0, 10 * 10**9, Split(active_ns=10 * 10**9))
     seconds = {"update": 8.0, "actor_update": 8.0, "old_logprob": 1.0}
     work = ClosedWork(flops or {}, seconds, passes or {}) if flops or passes else None
     layout = SimpleNamespace(device=device, models={model.name: model} if model else {})

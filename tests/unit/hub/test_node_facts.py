@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dfx_agent.facts.flight import Entry, FlightRecord, GroupKey, RecordedGroup
+from dfx_agent.facts.flight import FlightEntry, FlightRecord, GroupKey, RecordedGroup
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.hub.clocks import NodeClock, Shift
@@ -12,7 +12,7 @@ from dfx_agent.hub.node_facts import NodeRun
 
 SECOND = 10**9
 PLACE = ("trainer", "3")
-ENTRY = Entry(
+ENTRY = FlightEntry(
     7, "all_reduce", ((8,),), 1, 8, ("float32",), 5 * SECOND, is_finished=False, is_p2p=False
 )
 GROUPS = {GroupKey("gloo", "0", 1): RecordedGroup("", None, (ENTRY,))}

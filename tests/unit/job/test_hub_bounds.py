@@ -9,7 +9,7 @@ import pytest
 from dfx_agent.catalogue.native import time_series
 from dfx_agent.facts.bounds import MAX_PROCESSES, MAX_ROLES
 from dfx_agent.facts.document import dumped
-from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, RankPosition
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
@@ -97,7 +97,7 @@ def test_roles_that_several_documents_add_up_to_are_bounded(part):
 def of_role(part, role):
     if part == "seats":
         return {"seats": (Seat(role=role, label="0", created_ns=1),)}
-    layout = Layout(places={"0": Place(rank=1)}) if part == "layouts" else NO_LAYOUT
+    layout = Layout(places={"0": RankPosition(rank=1)}) if part == "layouts" else NO_LAYOUT
     return {"steps": (RoleSteps(role, (), None, 1, 1, layout),)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from nodes_scene import HUB_SECONDS, Hub, Node
 
-from dfx_agent.facts.layout import Layout, Place
+from dfx_agent.facts.layout import Layout, RankPosition
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
@@ -78,7 +78,7 @@ def test_ranks_have_their_places():
     hub = Hub(one, two)
     for node in (one, two):
         places = {
-            str(rank): Place(
+            str(rank): RankPosition(
                 rank, node.name, {"pipeline": rank // 2, "data": rank % 2, "tensor": 0}
             )
             for rank in node.ranks

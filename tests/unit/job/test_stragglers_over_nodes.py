@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from nodes_scene import Hub, Node, stepped
 
-from dfx_agent.facts.layout import DATA, PIPELINE, Layout, Place
+from dfx_agent.facts.layout import DATA, PIPELINE, Layout, RankPosition
 from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.job.steps import by_duration
@@ -92,7 +92,7 @@ def tell_pipeline(hub: Hub, step: int, seconds: dict[str, float]) -> None:
         of = {rank: (seconds[rank], 1.0 - seconds[rank]) for rank in ranks}
         told = stepped(step, 1e9 + step + node.apart_seconds, of)
         coordinates = {rank: {PIPELINE: int(rank) // 2, DATA: place} for rank in ranks}
-        layout = Layout({r: Place(int(r), "", at) for r, at in coordinates.items()})
+        layout = Layout({r: RankPosition(int(r), "", at) for r, at in coordinates.items()})
         hub.tell(node.facts(step, steps=(replace(told, num_ranks=2, layout=layout),)), step)
 
 

@@ -15,7 +15,7 @@ from dfx_agent.node import memory_facts as reading
 from dfx_agent.node.host.cgroup import MemoryGroup
 from dfx_agent.node.memory.use import ProcessMemory
 from dfx_agent.node.memory_facts import MemoryLimits, MemoryReader
-from dfx_agent.node.time.account import SpanEvent, Window
+from dfx_agent.node.time.account import SpanEvent, StepInterval
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.wire.records import STAGE, WAIT
 
@@ -38,7 +38,7 @@ class Rank:
     def passes(self, mib_per_step: float) -> None:
         for step in range(1, 65):
             self.memory.trend.add(step, 100 * MIB + step * mib_per_step * MIB)
-            self.windows.append(ClosedStep(Window(step, step * SECOND, (step + 2) * SECOND)))
+            self.windows.append(ClosedStep(StepInterval(step, step * SECOND, (step + 2) * SECOND)))
 
 
 def test_samples_steps_and_devices_are_told():

@@ -9,13 +9,13 @@ from dfx_agent.facts.steps import TRANSFER
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.segments.records import Collective
 from dfx_agent.node.steps import StepWatch, rank_step
-from dfx_agent.node.time.account import Window
+from dfx_agent.node.time.account import StepInterval
 from dfx_agent.node.time.closed_step import ClosedStep
 
 
 def passed(step: int | None, waited_ns: int = 0) -> ClosedStep:
     """A step of 1000 ns that began at 1000 x step."""
-    window = Window(step, 1000 * (step or 0), 1000 * (step or 0) + 1000)
+    window = StepInterval(step, 1000 * (step or 0), 1000 * (step or 0) + 1000)
     window.split.stages_ns["rollout"] = window.split.active_ns = 1000 - waited_ns
     window.split.waits_ns["collective", ""] = waited_ns
     return ClosedStep(window, {"response": 7.0})
@@ -109,7 +109,7 @@ def test_transfer_of_matched_collectives_is_taken_out_of_the_waiting(ranks):
 
 
 def test_waiting_is_explicit_waits_and_collectives_without_transfer_each_once():
-    window = Window(1, 0, 2 * 10**9)
+    window = StepInterval(1, 0, 2 * 10**9)
     split = window.split
     split.active_ns, split.idle_ns = 12 * 10**8, 2 * 10**8
     split.stages_ns.update(rollout=7 * 10**8, actor_update=5 * 10**8)

@@ -227,8 +227,8 @@ def test_dotted_trigger_is_spelt_with_two_underscores(job) -> None:
 
 IN_MEMORY = """
 import json, sys
-from dfx_agent.attach.arrival import _Guest
-guest = _Guest(json.loads(sys.stdin.read()))
+from dfx_agent.attach.arrival import _GuestModules
+guest = _GuestModules(json.loads(sys.stdin.read()))
 print(json.dumps(guest.load("dfx_agent.shim.adapters")._stems()))
 """
 

@@ -10,7 +10,7 @@ from scripted_source import ScriptedSource
 
 from dfx_agent.snapshot import GroupRow, HostMemory, Incident, LedgerState, TimeSplit
 from dfx_agent.snapshot.document import Document
-from dfx_agent.web.view import Look, View, Viewer, chosen_run, mean_split
+from dfx_agent.web.view import Look, PageView, Viewer, chosen_run, mean_split
 from dfx_agent.web.visible_ranks import NUM_OF_LARGE_JOB, peers, shown_ranks
 from dfx_agent.web.wall import Wall, wall_of
 
@@ -106,7 +106,7 @@ def test_every_role_of_a_large_job_is_seen():
 
 
 def test_a_view_of_a_large_job_is_small():
-    encoded = Document[View](View).dumped(Viewer(Look()).view(snapshot_of(MANY)))
+    encoded = Document[PageView](PageView).dumped(Viewer(Look()).view(snapshot_of(MANY)))
     assert len(encoded) < 400_000
 
 

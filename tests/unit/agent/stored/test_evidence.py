@@ -13,7 +13,7 @@ import pytest
 from hang_scene import Rank, Scene, hold_in, staged
 
 from dfx_agent.agent.stored import evidence
-from dfx_agent.agent.stored.evidence import MAX_FILES, Evidence
+from dfx_agent.agent.stored.evidence import MAX_FILES, EvidenceFiles
 from dfx_agent.exporters.evidence_page import of_incident
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 
@@ -23,7 +23,7 @@ class Kept:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.evidence = Evidence(str(scene.folder))
+        self.evidence = EvidenceFiles(str(scene.folder))
 
     def look(self, seconds_later: float) -> None:
         self.scene.look(seconds_later)

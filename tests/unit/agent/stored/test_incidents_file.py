@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.stored import incidents as incidents_file
-from dfx_agent.agent.stored.incidents import FILE, RUN, StoredRun
+from dfx_agent.agent.stored.incidents import FILE, RUN, ResumableRun
 from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.job.incidents import conclude as conclusion
-from dfx_agent.job.incidents.book import RESUMED_SECONDS, IncidentBook, StepTimes, StoredIncident
+from dfx_agent.job.incidents.book import RESUMED_SECONDS, IncidentBook, StepTimes, TrackedIncident
 from dfx_agent.node.segments.owned_files import state_directory
 from dfx_agent.node.track import Ending
 from dfx_agent.snapshot import AlertRow, Incident, Standing, Verdict
@@ -67,7 +67,7 @@ def test_what_an_unsure_judge_has_not_cleared_goes_on_with_the_next_agent():
     book = IncidentBook("r")
     first = told(book, found, now=2000.0)
     assert book.observe((busy,), (), None, NO_STEPS, 2010.0) == ()
-    kept = StoredRun((), {}, book.incidents_to_store())
+    kept = ResumableRun((), {}, book.incidents_to_store())
     following = IncidentBook("r")
     following.resume(RUN.read(RUN.dumped(kept)).open, 2020.0)
     second = told(following, replace(found, since_seconds=2100.0), now=2110.0)
@@ -341,7 +341,7 @@ def test_a_field_that_is_wrong_is_refused_or_taken_for_what_it_is(field, value):
         except ValueError as error:
             assert "\n" not in reason(error)  # noqa: PT017 (either is right)
         else:
-            assert isinstance(kept, StoredIncident)
+            assert isinstance(kept, TrackedIncident)
             assert isfinite(kept.since_seconds + kept.seen_seconds)
 
 

@@ -184,14 +184,14 @@ def totals(draw) -> Totals:
 
 @given(totals())
 def test_totals_survive_as_text(given_totals):
-    entry = totals_file.Entry.from_totals(StoredTotals(7, 9, given_totals))
+    entry = totals_file.StoredProcess.from_totals(StoredTotals(7, 9, given_totals))
     assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).to_totals() == StoredTotals(
         7, 9, given_totals
     )
 
 
 KEEPS = json.loads(
-    totals_file.ENTRY.dumped(totals_file.Entry.from_totals(StoredTotals(7, 9, Totals())))
+    totals_file.ENTRY.dumped(totals_file.StoredProcess.from_totals(StoredTotals(7, 9, Totals())))
 )
 
 
@@ -331,5 +331,5 @@ def test_strange_collectives_are_refused(row):
 def test_counts_of_collectives_survive_as_text():
     counts = CollectiveCounts("0", "rollout", (*range(10), 2.5))
     kept = StoredTotals(7, 9, Totals(), (counts,))
-    entry = totals_file.Entry.from_totals(kept)
+    entry = totals_file.StoredProcess.from_totals(kept)
     assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).to_totals() == kept

@@ -15,7 +15,7 @@ from bench.simulated_pipeline import (
     steps_of,
     told,
 )
-from dfx_agent.facts.layout import NO_LAYOUT, Layout, Place
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, RankPosition
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.judge.straggler.judge import StragglerJudge
 
@@ -142,7 +142,7 @@ def test_without_a_layout_no_more_than_a_third_is_named():
 
 def test_sends_that_are_no_pipeline_leave_it_open_who_does_the_same_work():
     works = simulated(2, 3, 10, lambda _: 1.0)
-    places = {str(r): Place(r, neighbours=((r + 1) % 6, (r + 3) % 6)) for r in range(6)}
+    places = {str(r): RankPosition(r, neighbours=((r + 1) % 6, (r + 3) % 6)) for r in range(6)}
     last = judged(works, Layout(places))[-1]
     assert last.state == "insufficient evidence"
     assert "it is unknown which ranks do the same work" in last.summary
@@ -151,5 +151,7 @@ def test_sends_that_are_no_pipeline_leave_it_open_who_does_the_same_work():
 def test_one_rank_that_sends_to_all_others_is_no_pipeline():
     works = simulated(4, 1, 20, lambda _: 1.0)
     works = [slowed(work, (2, 0), 1.4) for work in works]
-    places = {"0": Place(0, neighbours=(1, 2, 3))} | {str(r): Place(r) for r in range(1, 4)}
+    places = {"0": RankPosition(0, neighbours=(1, 2, 3))} | {
+        str(r): RankPosition(r) for r in range(1, 4)
+    }
     assert judged(works, Layout(places))[-1].ranks == ("2",)

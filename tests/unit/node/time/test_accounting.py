@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dfx_agent.node.time import account as accounting
 from dfx_agent.node.time import pieces
-from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, Window
+from dfx_agent.node.time.account import SpanEvent, Split, StepInterval, TimeAccount
 from dfx_agent.wire.records import STAGE, WAIT
 
 STAGES = ["rollout", "reward", "actor_update"]
@@ -156,7 +156,7 @@ def replay(trace: Trace, polls: list[int], *, inflight: bool = True) -> TimeAcco
     return account
 
 
-def windows_of(account: TimeAccount) -> list[Window]:
+def windows_of(account: TimeAccount) -> list[StepInterval]:
     return [*account.finished, account.current]
 
 
