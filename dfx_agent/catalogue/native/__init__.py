@@ -4,7 +4,8 @@ A native name is a string, or a mapping with ``n`` and, where needed, ``l`` (fix
 ``scale`` (factor native -> canonical). ``re:`` marks a regular expression that must match the whole
 key; its named groups become labels. Exact names win over expressions, and of two expressions the
 first. Several keys may mean one series (an older name, the guest's own hook): the order of the file
-is their priority, and the guest's own come last.
+is their priority, and the guest's own come last. ``include: slime`` adds the names of another file
+behind the file's own, for a framework that is built on it.
 
 The guest forwards keys as they are; only the agent reads these files, for live runs and for log
 files alike. Our own keys are known under every framework: the guest's hooks send "torch/..." and
@@ -31,6 +32,8 @@ MAPPED_PREFIX = "signal/"
 # keys of a pipeline of the user's own, in our words
 PIPELINE_PREFIX = "pipeline/"
 _TORCH = "torch"
+# in a file: the framework whose names this one has too, behind its own
+_INCLUDE = "include"
 # files of no framework
 _OWN = ("pipeline", _TORCH)
 _OWN_PREFIXES = (OWN_PREFIX, MAPPED_PREFIX, PIPELINE_PREFIX)
@@ -236,6 +239,9 @@ def _spellings(key: str) -> Iterator[str]:
 def _read(framework: str) -> Iterator[NativeEntry]:
     text = files(__name__).joinpath(f"{framework}.yaml").read_text()
     for metric, natives in yaml.load(text, Loader=_LOADER).items():  # noqa: S506 (it is safe)
+        if metric == _INCLUDE:
+            yield from _read(natives)
+            continue
         for native in natives:
             yield _entry(metric, native)
 

@@ -103,29 +103,28 @@ def _patch_checkpoint(patches: PatchSet, module: ModuleType) -> None:
     patches.replace(module.Trainer, "_save_checkpoint", _around.span("checkpoint"))
 
 
-def _patch_sampling(name: str, patches: PatchSet, module: ModuleType) -> None:
+def patch_sampling(patches: PatchSet, trainer: Any) -> None:
     """Patch the sampling of a trainer class; in evaluation all of it is one stage."""
-    trainer = getattr(module, name)
     rest = "advantage"
     if hasattr(trainer, "_generate"):
         patches.replace(trainer, "_generate", _around.after(_count_tokens))
-        patches.replace(trainer, "_generate", _in_training("rollout"))
+        patches.replace(trainer, "_generate", in_training("rollout"))
     else:  # before 0.24 generation was part of the surrounding function
         rest = "rollout"
-    patches.replace(trainer, "_generate_and_score_completions", _in_training(rest))
+    patches.replace(trainer, "_generate_and_score_completions", in_training(rest))
     patches.replace(trainer, "_generate_and_score_completions", _around.after(_read_batch))
-    patches.replace(trainer, "_calculate_rewards", _in_training("reward"))
+    patches.replace(trainer, "_calculate_rewards", in_training("reward"))
     patches.replace(trainer, "_move_model_to_vllm", _around.span("weight_sync"))
     for method in _LOG_PROBS:
-        patches.replace(trainer, method, _around.span(_log_prob_stage))
+        patches.replace(trainer, method, _around.span(log_prob_stage))
 
 
 def _patch_grpo(patches: PatchSet, module: ModuleType) -> None:
-    _patch_sampling("GRPOTrainer", patches, module)
+    patch_sampling(patches, module.GRPOTrainer)
 
 
 def _patch_rloo(patches: PatchSet, module: ModuleType) -> None:
-    _patch_sampling("RLOOTrainer", patches, module)
+    patch_sampling(patches, module.RLOOTrainer)
 
 
 def _patch_async_grpo(patches: PatchSet, module: ModuleType) -> None:
@@ -141,11 +140,12 @@ def _patch_profiling(patches: PatchSet, module: ModuleType) -> None:
     patches.replace(module.ProfilingContext, "_log_metrics", _around.quiet())
 
 
-def _in_training(stage: str) -> _around.Make:
+def in_training(stage: str) -> _around.Make:
+    """Make each call a stage, unless the trainer evaluates."""
     return _around.span(lambda trainer, *_, **__: stage if trainer.model.training else None)
 
 
-def _log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
+def log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
     """Stage of a log-prob call, by model; with gradients it is the policy's own forward."""
     if sys.modules["torch"].is_grad_enabled() or not trainer.model.training:
         return None
