@@ -138,9 +138,9 @@ def text(
 
 
 def _folded(line: str, width: int) -> str:
-    """Rows of a table have wide gaps, and stay on one line."""
+    """Commands to copy stay on one line, and so do rows of a table, which have wide gaps."""
     lead = len(line) - len(line.lstrip())
-    if len(line) <= width or "  " in line.strip():
+    if len(line) <= width or "  " in line.strip() or " --evidence " in line:
         return line
     return textwrap.fill(line, width, subsequent_indent=" " * (lead + 2), break_on_hyphens=False)
 
