@@ -74,6 +74,12 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
+def bytes_text(num_bytes: float) -> str:
+    """As in "20.1 MiB", "8 GiB"."""
+    unit, name = (1 << 30, "GiB") if abs(num_bytes) >= 1 << 30 else (1 << 20, "MiB")
+    return f"{num_bytes / unit:.3g} {name}"
+
+
 def age_text(seconds: float) -> str:
     """As in "14 s", "14 min", "3.2 h"."""
     if seconds < 120:

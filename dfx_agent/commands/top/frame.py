@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from dfx_agent.base.text import rounded, seconds_text
+from dfx_agent.base.text import bytes_text, rounded, seconds_text
 from dfx_agent.commands.top.rank_detail import detail_lines
 from dfx_agent.commands.top.rank_rows import (
     COLORS,
     SIGNS,
     RankTable,
-    bytes_text,
     ordered,
     split_of,
 )
@@ -279,7 +278,7 @@ def _curves(curves: Sequence[Curve], size: Size) -> Text:
     for curve in curves:
         latest = next((v for v in reversed(curve.values) if v is not None), None)
         value = "-" if latest is None else rounded(latest)
-        value = bytes_text(latest) if curve.unit == "bytes" else value
+        value = bytes_text(latest) if latest is not None and curve.unit == "bytes" else value
         room = share - len(curve.name) - len(value) - 4
         text = f"{curve.name} {sparkline(curve.values, min(room, 60))} {value}"
         drawn.append(f"{text:<{share}}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from dfx_agent.base.text import age_text, rounded, seconds_text
-from dfx_agent.commands.top.rank_rows import age, bytes_text, split_of
+from dfx_agent.base.text import age_text, bytes_text, rounded, seconds_text
+from dfx_agent.commands.top.rank_rows import age, split_of
 from dfx_agent.commands.top.stage_bar import BarPart, parts_of
 from dfx_agent.snapshot import RankRow, RunRow, TimeSplit
 from dfx_agent.snapshot.banner import banner_of
@@ -87,7 +87,9 @@ def _memory(rank: RankRow) -> Iterator[str]:
         limit = "" if device.limit_bytes is None else f" of {bytes_text(device.limit_bytes)}"
         reserved = device.reserved_bytes
         held = "" if reserved is None else f", {bytes_text(reserved)} reserved"
-        yield f"  {device.device}: {bytes_text(device.allocated_bytes)}{limit} allocated{held}"
+        allocated = device.allocated_bytes
+        used = "unknown" if allocated is None else bytes_text(allocated)
+        yield f"  {device.device}: {used}{limit} allocated{held}"
     host = rank.host_memory
     if host is not None:
         slope = host.slope_bytes_per_step

@@ -205,13 +205,3 @@ def _short(seconds: float) -> str:
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 9.995 else age(seconds)
-
-
-def bytes_text(num_bytes: float | None) -> str:
-    """As in "61.2 GiB"; "-" if unknown."""
-    if num_bytes is None:
-        return "-"
-    value, units = num_bytes, ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 999.5 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.3g} {units[0]}"

@@ -10,30 +10,16 @@ from math import isfinite
 from rich.style import Style
 from rich.text import Text
 
+from dfx_agent.catalogue.palette import IDLE_COLOR, WAIT_COLOR, stage_color, stage_order
 from dfx_agent.snapshot import TimeSplit
 
-# the palette of the page (web/static/palette.js), and a letter for terminals without colour
-_STAGES: dict[str, tuple[str, str]] = {
-    "rollout": ("#597cdf", "R"),
-    "reward": ("#dbc81c", "W"),
-    "old_logprob": ("#378f90", "L"),
-    "ref_logprob": ("#86e6d5", "M"),
-    "values": ("#a1ae03", "V"),
-    "advantage": ("#b798c1", "A"),
-    "actor_update": ("#d26742", "U"),
-    "forward": ("#ebcb91", "F"),
-    "backward": ("#c1470d", "B"),
-    "optimizer": ("#995670", "O"),
-    "communication": ("#aea17e", "C"),
-    "critic_update": ("#9549a8", "K"),
-    "weight_sync": ("#58d2fc", "S"),
-    "offload": ("#99a1fe", "D"),
-    "validation": ("#cf608e", "T"),
-    "checkpoint": ("#c6b2a2", "P"),
-}
-_ORDER = list(_STAGES)
-_OTHER_STAGES = ("#7f9cc0", "#a9a06b", "#b27f95", "#6fa58c")
-_WAIT_COLOR, _IDLE_COLOR = "#dca443", "#5b6472"
+# for terminals without colour
+_LETTERS = {
+    "rollout": "R", "reward": "W", "old_logprob": "L", "ref_logprob": "M", "values": "V",
+    "advantage": "A", "actor_update": "U", "forward": "F", "backward": "B", "optimizer": "O",
+    "communication": "C", "critic_update": "K", "weight_sync": "S", "offload": "D",
+    "validation": "T", "checkpoint": "P",
+}  # fmt: skip
 _WAIT, _IDLE, _FULL = "░", "·", "█"
 _SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -49,16 +35,14 @@ class BarPart:
 
     @property
     def letter(self) -> str:
-        if self.name in _STAGES:
-            return _STAGES[self.name][1]
+        if self.name in _LETTERS:
+            return _LETTERS[self.name]
         return {"wait": _WAIT, "idle": _IDLE}.get(self.name, self.name[:1].lower() or "?")
 
     @property
     def color(self) -> str:
-        if self.name in _STAGES:
-            return _STAGES[self.name][0]
-        own = _OTHER_STAGES[sum(self.name.encode()) % len(_OTHER_STAGES)]
-        return {"wait": _WAIT_COLOR, "idle": _IDLE_COLOR}.get(self.name, own)
+        own = {"wait": WAIT_COLOR, "idle": IDLE_COLOR}
+        return own.get(self.name) or stage_color(self.name)
 
     def mark(self, length: int, *, has_color: bool) -> Text:
         """``length`` cells of this part."""
@@ -77,10 +61,6 @@ def parts_of(split: TimeSplit) -> list[BarPart]:
     parts.append(BarPart("wait", waited, waited))
     parts.append(BarPart("idle", split.idle_seconds, split.idle_seconds))
     return [part for part in parts if part.drawn_seconds > 0]
-
-
-def stage_order(name: str) -> tuple[int, str]:
-    return (_ORDER.index(name) if name in _STAGES else len(_ORDER), name)
 
 
 def wait_seconds(split: TimeSplit) -> float:

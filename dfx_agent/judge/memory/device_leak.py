@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dfx_agent.base.text import age_text, capitalized
+from dfx_agent.base.text import age_text, bytes_text, capitalized
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.judge.memory import sentences
@@ -22,7 +22,6 @@ from dfx_agent.judge.memory.growth import (
     Begin,
     Begins,
     begin_of_growth,
-    bytes_text,
     is_higher_than_before,
     seconds_of,
     steady_bytes_per_step,

@@ -23,7 +23,6 @@ LEAST_BYTES = 32 * 2**20
 LEAST_SHARE = 0.01
 _NUM_PARTS = 4
 _FIRST_STEPS = 2  # growth from these steps on began with the run
-_MIB, _GIB = 2**20, 2**30
 SMALLEST_RISE, RISE_TO_STAY = 0.8, 0.4
 
 
@@ -129,9 +128,3 @@ def _deviation(points: Sequence[tuple[int, float]], begin: int, bytes_per_step: 
     levels = [value - bytes_per_step * max(0, step - begin) for step, value in points]
     level = median(levels)
     return sum(abs(value - level) for value in levels)
-
-
-def bytes_text(num_bytes: float) -> str:
-    """As in "20.1 MiB", "8 GiB"."""
-    unit, name = (_GIB, "GiB") if abs(num_bytes) >= _GIB else (_MIB, "MiB")
-    return f"{num_bytes / unit:.3g} {name}"

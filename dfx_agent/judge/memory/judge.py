@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from dfx_agent.base.text import age_text, capitalized
+from dfx_agent.base.text import age_text, bytes_text, capitalized
 from dfx_agent.facts.memory import (
     DeviceUse,
     MemoryFacts,
@@ -33,7 +33,6 @@ from dfx_agent.judge.memory.growth import (
     Begin,
     Begins,
     begin_of_growth,
-    bytes_text,
     is_higher_than_before,
     seconds_of,
     steady_bytes_per_step,
