@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
+from dfx_agent.agent import config as configuration
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.commands import add_observing_arguments
-from dfx_agent.commands.ps.observed import observe
+from dfx_agent.commands.ps.agent_client import NoAnswerError, named, of_folder, token_in
+from dfx_agent.commands.ps.observed import Observed, observe
 from dfx_agent.exporters.evidence_page import of_incident, of_run
-from dfx_agent.snapshot import IncidentEvidence
+from dfx_agent.snapshot import IncidentEvidence, SignalHistory, TimelineRow
 from dfx_agent.snapshot.document import Document, reason
 
 HELP = "write one HTML file about a run, or about a hang or crash stored as evidence"
@@ -19,6 +23,7 @@ EXAMPLE = """dfx-agent report run.html --run nightly
 The page is self-contained and needs no network. Evidence is stored in DIR/evidence."""
 
 _READ_SECONDS = 1.0
+_CURVE_STEPS, _TIMELINE_STEPS = 256, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,4 +64,24 @@ def _of_now(args: argparse.Namespace) -> str:
     if len(seen.runs) > 1:
         names = ", ".join(run.run for run in seen.runs)
         raise UsageError(f"several runs: choose one with --run: {names}")
-    return of_run(seen.runs[0], seen.snapshot.agent, seen.snapshot.time_seconds)
+    run, snapshot = seen.runs[0], seen.snapshot
+    history, timeline = _past_of(args, seen, run.run)
+    return of_run(run, snapshot.agent, snapshot.time_seconds, history, timeline)
+
+
+def _past_of(
+    args: argparse.Namespace, seen: Observed, run: str
+) -> tuple[SignalHistory | None, tuple[TimelineRow, ...]]:
+    """Curves and the latest steps, of the agent that was asked; segments were read too briefly."""
+    if seen.source == "segments":
+        return None, ()
+    config = configuration.load({"directory": args.directory}, os.environ, None)
+    token = token_in(args.token_file)
+    agent = named(args.url, token) if args.url else of_folder(config, token)
+    if agent is None:  # it has ended since
+        return None, ()
+    try:
+        return agent.signals(run, _CURVE_STEPS), agent.timeline(run, _TIMELINE_STEPS)
+    except NoAnswerError as error:
+        print(f"dfx-agent: the report has no curves: {error}", file=sys.stderr)
+        return None, ()

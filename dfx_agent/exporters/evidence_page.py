@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dfx_agent.base.html import template
-from dfx_agent.base.text import age_text
+from dfx_agent.base.text import age_text, bytes_text
 from dfx_agent.catalogue.utilisation import work_lines
+from dfx_agent.exporters.run_drawings import (
+    bar_drawing,
+    curve_drawings,
+    heatmap_drawing,
+    legend_of,
+    timeline_drawing,
+)
 from dfx_agent.snapshot import (
     AgentRow,
+    Incident,
     IncidentEvidence,
     OpenSpan,
     RankRow,
     RecordedCollective,
     RunRow,
+    SignalHistory,
     StepRow,
+    TimelineRow,
     Verdict,
 )
+from dfx_agent.snapshot.banner import banner_of, blamed_ranks
 
 _MOST_NODES = 8  # that are named in one line
 
@@ -36,8 +47,23 @@ class _Row:
     is_blamed: bool = False
 
 
-def of_run(run: RunRow, agent: AgentRow, time_seconds: float) -> str:
-    """The page of a run at ``time_seconds``."""
+@dataclass(frozen=True)
+class _Told:
+    """One incident, open or over."""
+
+    begin: str
+    end: str
+    sentence: str
+
+
+def of_run(
+    run: RunRow,
+    agent: AgentRow,
+    time_seconds: float,
+    history: SignalHistory | None = None,
+    timeline: Sequence[TimelineRow] = (),
+) -> str:
+    """The page of a run at ``time_seconds``, with its curves and the timeline of latest steps."""
     nodes = sorted({rank.node for rank in run.ranks})
     where = f"{len(nodes)} nodes: {', '.join(nodes[:_MOST_NODES])}" if agent.nodes else ""
     where += ", ..." if where and len(nodes) > _MOST_NODES else ""
@@ -46,7 +72,7 @@ def of_run(run: RunRow, agent: AgentRow, time_seconds: float) -> str:
         f"dfx-agent {agent.version}",
         f"as of {_clock(time_seconds)}",
     ]
-    return _page(run, "report", written, time_seconds, None)
+    return _page(run, "report", written, time_seconds, None, _drawn(run, history, timeline))
 
 
 def of_incident(incident: IncidentEvidence) -> str:
@@ -63,7 +89,12 @@ def of_incident(incident: IncidentEvidence) -> str:
 
 
 def _page(
-    run: RunRow, what: str, written: list[str], at: float, incident: IncidentEvidence | None
+    run: RunRow,
+    what: str,
+    written: list[str],
+    at: float,
+    incident: IncidentEvidence | None,
+    drawn: Mapping[str, Any] | None = None,
 ) -> str:
     places = incident.places if incident else ()
     return template(__package__, "evidence.html").render(
@@ -81,7 +112,56 @@ def _page(
         without_stacks=[place.rank for place in places if not place.threads],
         steps=[_step(step) for step in reversed(run.steps)],
         work=work_lines(run),
+        banner=() if incident else banner_of(run, at),
+        incidents=[_told(row) for row in (*run.incidents, *run.past_incidents)],
+        memory=list(_memory(run)),
+        drawn=drawn or {"curves": (), "ranks": (), "legend": ()},
     )
+
+
+def _drawn(
+    run: RunRow, history: SignalHistory | None, timeline: Sequence[TimelineRow]
+) -> Mapping[str, Any]:
+    blamed = blamed_ranks(run)
+    incidents = (*run.incidents, *run.past_incidents)
+    steps = [incident.step for incident in incidents if incident.step is not None]
+    drawings = (
+        bar_drawing(run, blamed), timeline_drawing(timeline, blamed), heatmap_drawing(run, blamed)
+    )  # fmt: skip
+    return {
+        "curves": curve_drawings(history, steps) if history and history.steps else [],
+        "ranks": [drawing for drawing in drawings if drawing],
+        "legend": legend_of(run),
+    }
+
+
+def _told(incident: Incident) -> _Told:
+    step = "" if incident.step is None else f"step {incident.step}, "
+    end = incident.end_seconds
+    over = "still open" if end is None else _clock(end)
+    lasting = " (until the run ended)" if incident.is_until_run_end else ""
+    return _Told(f"{step}{_clock(incident.since_seconds)}", f"{over}{lasting}", incident.sentence)
+
+
+def _memory(run: RunRow) -> Iterator[_Row]:
+    """Memory of each rank: of its process, its growth, and of each device with its limit."""
+    for rank in run.ranks:
+        host = rank.host_memory
+        devices = [
+            f"{device.device}: {_bytes(device.allocated_bytes)} of {_bytes(device.limit_bytes)}"
+            for device in rank.devices
+        ]
+        if host is None and not devices:
+            continue
+        used = None if host is None else _bytes(host.anonymous_bytes)
+        slope = None if host is None else host.slope_bytes_per_step
+        grows = None if slope is None else f"{_bytes(slope)} per step"
+        yield _row([rank.role, rank.rank, used, grows, ", ".join(devices)], {1, 2, 3})
+
+
+def _bytes(num_bytes: float | None) -> str:
+    """As in "292 MiB"; "unknown" without a value."""
+    return "unknown" if num_bytes is None else bytes_text(num_bytes)
 
 
 def _facts(verdict: Verdict) -> str:

@@ -51,7 +51,7 @@ def banner_of(run: RunRow, now_seconds: float) -> tuple[BannerLine, ...]:
         since = _clock(run.blind.since_seconds)
         lines.append(BannerLine("bad", f"Blind since {since}", run.blind.reason))
     lines.sort(key=lambda line: _ORDER.index(line.level))
-    if not any(line.level in {"bad", "warn"} for line in lines):
+    if not any(line.level in {"bad", "warn", "unsure"} for line in lines):
         lines.append(_standing_line(run))
     return tuple(sorted(lines, key=lambda line: _ORDER.index(line.level)))
 

@@ -101,7 +101,10 @@ def _last_lines(service: Service, name: str) -> list[str]:
         seen = run.standing.reason
         report = Path(tempfile.gettempdir(), f"{name}.html")
         try:
-            report.write_text(of_run(run, snapshot.agent, snapshot.time_seconds), encoding="utf-8")
+            agent = service.agent
+            curves, timeline = agent.signal_history(name, 256), agent.timeline(name, 4)
+            page = of_run(run, snapshot.agent, snapshot.time_seconds, curves, timeline)
+            report.write_text(page, encoding="utf-8")
             written = f"report {report}  {written}"
         except OSError as error:
             written += f"; no report: cannot write {report} ({error.strerror})"

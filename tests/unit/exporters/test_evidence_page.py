@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,12 +17,15 @@ from scripted_source import ScriptedSource
 from dfx_agent.agent.stored.evidence import DOCUMENT
 from dfx_agent.exporters.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import (
+    Incident,
     IncidentEvidence,
     OpenSpan,
     RankEvidence,
     RecordedCollective,
     RecordedThread,
     SameStack,
+    SignalHistory,
+    SignalSeries,
     Verdict,
 )
 from dfx_agent.snapshot.document import reason
@@ -83,6 +87,53 @@ def test_a_run_of_now_has_a_page_without_stacks():
     assert "Main threads" not in page
     assert "as of 20" in page
     assert page.count("<tr>") > len(snapshot.runs[0].ranks)
+
+
+def straggler(step: int = 1) -> Incident:
+    summary = "Rank 2 makes the others wait."
+    sentence = f"{summary} It began at step {step}. Move the rank."
+    return Incident(
+        "s", "straggler", "warning", "warning", "trainer", ("2",), "rollout", "", 1.8e9, step, 0.3,
+        summary, "", "Move the rank.", sentence, ("DfxStraggler",), ("rank 2 worked 2 s",),
+    )  # fmt: skip
+
+
+def test_a_report_has_the_incidents_of_the_agent_and_every_drawing():
+    source = ScriptedSource()
+    snapshot = source.snapshot()
+    run = snapshot.runs[0]
+    over = replace(straggler(3), id="o", end_seconds=1.8e9 + 60, sentence="It was slow before.")
+    steps, step = tuple(range(40)), 7
+    values = tuple(0.1 * number if number != 20 else math.nan for number in steps)
+    series = SignalSeries("reward", values, (None,) * 40, (None,) * 40, values)
+    history = SignalHistory(steps, (False,) * 40, (series,), ())
+    timeline = source.timeline(run.run, 3)
+    run = replace(run, incidents=(straggler(step),), past_incidents=(over,))
+    page = of_run(run, snapshot.agent, snapshot.time_seconds, history, timeline)
+    head = page[: page.index("<h2>Verdicts")]
+    assert '<div class="verdict banner warn">' in head
+    assert f"since step {step}, " in head
+    assert "<b>Do:</b> Move the rank." in head
+    assert "It was slow before." in head
+    drawn = re.findall(r"<figcaption>([^<]*)", head)
+    assert drawn[0] == "reward: 3.9 at step 39, 0 to 3.9 since step 0"
+    for said in ("Last step of each rank", "Timeline of the latest steps", "Work of each rank in"):
+        assert any(text.startswith(said) for text in drawn), said
+    lines = re.findall(r'<polyline class="(\w+)"', head)
+    assert lines == ["value", "value", "mark", "mark"], "NaN ends a line; two incidents began"
+    assert head.count("<rect") > len(run.ranks) * len(run.steps)
+    assert re.findall(r"<script|https?:", page) == []
+
+
+def test_a_report_of_1024_ranks_is_small_and_has_the_blamed_rank_first():
+    snapshot = ScriptedSource(1024, num_past_steps=3).snapshot()
+    run = snapshot.runs[0]
+    run = replace(run, incidents=(replace(straggler(), ranks=("777",), role=run.ranks[0].role),))
+    page = of_run(run, snapshot.agent, snapshot.time_seconds)
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", page)
+    assert labels[0].endswith(" 777")
+    assert len(labels) <= 32 + 64
+    assert len(page) < 2_000_000
 
 
 def test_a_file_is_read_as_it_was_written():
