@@ -9,7 +9,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import common as cm
 from grafana_foundation_sdk.models import dashboard as dm
 
-from dashboards import alert_panels
+from dashboards import alert_panels, other_metrics
 from dashboards.common import (
     GREEN,
     GREY,
@@ -37,7 +37,8 @@ CLASS, GAUGE, COUNTER = "class", "metric", "counter"
 def board() -> Board:
     made = Board(
         "dfx-native", "dfx: Native metrics", file="dashboards/native_metrics.py",
-        about="Every metric that the framework itself sends, by its name in the catalogue.",
+        about="Every metric that the framework itself sends, by its name in the catalogue, and "
+        "all metrics that no other board draws.",
     )  # fmt: skip
     made.with_variable(classes())
     made.with_variable(names(GAUGE, "Metric", is_counter=False))
@@ -50,6 +51,7 @@ def board() -> Board:
     made.line(7, (24, gauge()))
     made.row("Growth of counters")
     made.line(7, (24, counter()))
+    other_metrics.add_rows(made, (m for found in natives().values() for m in found))
     return made
 
 

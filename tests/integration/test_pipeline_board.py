@@ -16,13 +16,18 @@ pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[d
 NUM_STEPS = 12
 STEPS_SECONDS = 240.0
 QUERIES = [q for q in panel_queries() if q.board in {"dfx-pipeline", "dfx-native"}]
-NATIVE = {"metric": "dfx_turns", "counter": "dfx_stale_samples_total"}
+NATIVE = {
+    "metric": "dfx_turns", "counter": "dfx_stale_samples_total", "other": "dfx_signal_value",
+    "other_counter": "dfx_micro_batches_total", "own": "dfx_host_cpu_ratio",
+    "own_counter": "dfx_agent_polls_total", "histogram": "dfx_engine_queue_time_seconds_bucket",
+}  # fmt: skip
 # verl's rollouter and real engines tell these, and the demo has none; it sends no unknown key
 UNTOLD = {
     ("Keys that are not mapped, with their latest value", "__auto"),
     ("Busy", "{{side}}, as the framework says"),
     ("Weight sync of each receiver", "{{replica}} loaded from {{source}}, as it says"),
     ("Weight sync of each receiver", "{{replica}} updated, as it says"),
+    ("$histogram", "__auto"),
 }
 TOLD = [q for q in QUERIES if (q.panel, q.legend) not in UNTOLD]
 pytestmark = pytest.mark.timeout(3600)

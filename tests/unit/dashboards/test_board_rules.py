@@ -17,7 +17,10 @@ EVERY_QUERY = [*QUERIES, *annotation_queries()]
 METRICS = {f"{m.name}_info" if m.kind == "info" else m.sample_name: m for m in by_name().values()}
 METRICS |= {f"{m.name}_bucket": m for m in by_name().values() if m.kind == "histogram"}
 VARIABLES = {"run": "r", "role": "trainer", "lane": "0", "datasource": "d", "agent": "a:1",
-             "metric": "dfx_turns", "counter": "dfx_tokens_total"}  # fmt: skip
+             "metric": "dfx_turns", "counter": "dfx_tokens_total", "other": "dfx_signal_value",
+             "other_counter": "dfx_micro_batches_total", "own": "dfx_host_cpu_ratio",
+             "own_counter": "dfx_agent_polls_total",
+             "histogram": "dfx_engine_queue_time_seconds_bucket"}  # fmt: skip
 # of a panel that is repeated for each metric that the run has
 NAMED_BY_A_VARIABLE = '{__name__="$'
 MAX_PANELS = 25
