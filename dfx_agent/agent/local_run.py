@@ -21,6 +21,7 @@ from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.sending import UnsentFacts
+from dfx_agent.job.engine_pool import IdleCheck
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.job import Job
 from dfx_agent.job.judged_scalars import sent_scalars
@@ -31,7 +32,6 @@ from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.engines.discovery import SERVING_ROLES
-from dfx_agent.node.engines.pool import IdleCheck
 from dfx_agent.node.ledger_batches import LedgerAssembler
 from dfx_agent.node.measurements import rank_totals, unjudged_facts
 from dfx_agent.node.memory_facts import MemoryReader

@@ -10,9 +10,9 @@ from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.facts.measurements import RankDetails
 from dfx_agent.facts.seat import LOG_ROLE
+from dfx_agent.job.engine_pool import pool_of
 from dfx_agent.job.rank_rows import RankInput, rank_row
 from dfx_agent.job.step_rows import rank_order
-from dfx_agent.node.engines.pool import pool_of
 from dfx_agent.node.measurements import stamps
 from dfx_agent.node.passive import OutsideProcess
 from dfx_agent.node.process import Process

@@ -2,7 +2,7 @@
 
 from alert_scene import AGENT
 
-from dfx_agent.node.engines.pool import pool_of
+from dfx_agent.job.engine_pool import pool_of
 from dfx_agent.snapshot import EngineFacts, RunRow, Snapshot
 from dfx_agent.web.targets import target_groups
 

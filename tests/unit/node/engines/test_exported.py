@@ -8,7 +8,7 @@ from dfx_agent.exporters.otel.metrics import _metric
 from dfx_agent.exporters.prometheus.exporter import add_engines
 from dfx_agent.exporters.prometheus.exposition import Encoder
 from dfx_agent.exporters.prometheus.ranks import Page
-from dfx_agent.node.engines.pool import pool_of
+from dfx_agent.job.engine_pool import pool_of
 from dfx_agent.snapshot import EngineFacts, Histogram, RunRow
 
 TTFT = Histogram((0.1, 1.0), (2.0, 5.0, 6.0), 7.5)

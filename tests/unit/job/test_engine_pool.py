@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.node.engines.pool import IdleCheck, pool_of
+from dfx_agent.job.engine_pool import IdleCheck, pool_of
 from dfx_agent.snapshot import EngineFacts, Latency, Moments, ScalarRow
 
 TTFT = "time_to_first_token_seconds"
