@@ -329,6 +329,7 @@ class Agent:
                 outside.look(time.monotonic_ns())
         with guard("keeping", run, "incidents"):
             self._incidents_file.resume(fold)
+        fold.engines = self._engines.facts(run)
         with guard("judgement", run, "run"):
             fold.judge_reading(begin_ns)
         if self._folder.reaps:
@@ -448,8 +449,8 @@ class Agent:
         del self._runs[run]
 
     def _render(self) -> Snapshot:
-        shown, facts = self._incidents_file.without_ended_before(self._runs), self._engines.facts
-        rows = [view.guarded_row(fold, facts(run)) for run, fold in shown.items()]
+        shown = self._incidents_file.without_ended_before(self._runs)
+        rows = [view.guarded_row(fold) for fold in shown.values()]
         rows.sort(key=lambda row: row.begin_seconds)
         finished = self._incidents_file.finished(shown)
         return Snapshot(time.time(), self._agent_row(rows), tuple(rows), finished)

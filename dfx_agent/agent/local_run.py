@@ -21,7 +21,6 @@ from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.sending import UnsentFacts
-from dfx_agent.job.engine_pool import IdleCheck
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.job import Job
 from dfx_agent.job.judged_scalars import sent_scalars
@@ -42,7 +41,7 @@ from dfx_agent.node.steps import StepWatch
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.node.updates import update_counts
-from dfx_agent.snapshot import RunVerdicts, Verdict
+from dfx_agent.snapshot import EngineFacts, RunVerdicts, Verdict
 from dfx_agent.snapshot.faults import Faults
 
 # by how many steps ranks may be apart: one reading brings all that is new of each of them
@@ -67,12 +66,12 @@ class LocalRun:
         self.dropped = DroppedProcesses()
         self.outside: tuple[OutsideProcess, ...] = ()
         self.reported: tuple[Reported, ...] = ()  # by devices of this machine
+        self.engines: tuple[EngineFacts, ...] = ()  # on this machine, at the latest reading
         self.collectives, self.ledger_batches = Collectives(), LedgerAssembler()
         self.tracks = Tracks(self.faults, run)
         self.job = Job(JobFold(run, run, critical, self.faults, _RECENT_STEPS))
         self.facts = RunFacts(run=run, node="", now_seconds=0.0)  # of the latest reading
         self.concluded: RunVerdicts | None = None  # when it was last rendered
-        self.idle_check = IdleCheck()
         self.scalar_rows = ScalarRows()
         self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
         self._memory = MemoryReader()
@@ -209,6 +208,7 @@ class LocalRun:
             seats=tuple(process.seat for process in processes),
             progress=tuple(self.ledger_batches.progress(processes)),
             reported=self.reported,
+            engines=self.engines,
             attempt=max(self.dropped.attempt, *(p.attempt for p in processes), 0),
             begin_seconds=self._begin_seconds,
             dropped=self.dropped.rows(),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.facts.measurements import RankDetails
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.job.engine_pool import pool_of
 from dfx_agent.job.rank_rows import RankInput, rank_row
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.node.measurements import stamps
@@ -19,7 +18,6 @@ from dfx_agent.node.process import Process
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.snapshot import (
     Blindness,
-    EngineFacts,
     Piece,
     RankRow,
     RunRow,
@@ -32,14 +30,13 @@ from dfx_agent.snapshot import (
 from dfx_agent.snapshot.faults import not_green, unclear
 
 
-def run_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
+def run_row(run: LocalRun) -> RunRow:
     """One run as it is now."""
     run.complete_facts()
     rows = run.job.rows
     row = rows.run(run.verdicts(), tuple(_rank_rows(run)))
-    pool = pool_of(engines, run.idle_check.observe(engines, row.scalars))
-    row = replace(row, engines=pool, part=run.part(), dropped_ranks=run.dropped.rows())
-    row = run.job.concluded(row, engines)
+    row = replace(row, part=run.part(), dropped_ranks=run.dropped.rows())
+    row = run.job.concluded(row)
     run.concluded = RunVerdicts.from_row(row)
     return row
 
@@ -54,10 +51,10 @@ def num_lost_records(run: RunRow) -> int:
     return sum(row.num_lost_records for rows in (run.ranks, run.dropped_ranks) for row in rows)
 
 
-def guarded_row(run: LocalRun, engines: Sequence[EngineFacts] = ()) -> RunRow:
+def guarded_row(run: LocalRun) -> RunRow:
     """The same; of a run that cannot be shown what is wrong with it."""
     with run.faults.guard("rendering", run.run, "row"):
-        return run_row(run, engines)
+        return run_row(run)
     return RunRow(
         run=run.run, framework="", attempt=0, begin_seconds=0.0, ranks=(), steps=(), scalars=(),
         faults=run.faults.rows(run.run), blind=run.faults.blindness_of(run.run),

@@ -87,6 +87,7 @@ class RunReporter:
                 for role_steps in facts.steps
                 if role_steps.role != LOG_ROLE
             ),
+            engines=unsent.engines(run.engines, facts.now_ns, is_full=is_full),
             memory=unsent.memory(run.memory(), is_full=is_full),
             scalars=unsent.scalars(is_full=is_full),
             updates=tuple(map(rounding.updates, facts.updates)),

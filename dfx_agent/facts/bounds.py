@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dfx_agent.facts.run import RunFacts
+from dfx_agent.snapshot import EngineFacts
 
 # enough for 100 ranks with everything that a node stores: 64 steps, reported numbers, batches. Each
 # rank and step takes 6.4 KB and 730 values
@@ -15,6 +16,8 @@ MAX_BYTES, MAX_VALUES = 32 << 20, 4_000_000
 MAX_PROCESSES, MAX_ROLES = 4096, 64
 # of counters, stages or tokens of one rank, each
 MAX_NAMES_OF_RANK = 256
+# of a run on one node, and values of one kind of each
+MAX_ENGINES, MAX_ENGINE_VALUES = 1024, 1024
 MAX_NAME_CHARACTERS, MAX_NUMBER = 1024, 1 << 63
 
 
@@ -39,10 +42,22 @@ def check(facts: RunFacts) -> None:
         raise ValueError(f"facts of more than {MAX_ROLES} roles")
     if any(num > MAX_NAMES_OF_RANK for num in _nums_of_ranks(facts)):
         raise ValueError(f"facts of a rank with more than {MAX_NAMES_OF_RANK} counters or stages")
+    _check_engines(facts.engines or ())
     if any(len(name) > MAX_NAME_CHARACTERS for name in _names(facts)):
         raise ValueError(f"facts with a name of more than {MAX_NAME_CHARACTERS:,} characters")
     if any(abs(number) >= MAX_NUMBER for number in _numbers(facts)):
         raise ValueError("facts with a number of more than 64 bits")
+
+
+def _check_engines(engines: tuple[EngineFacts, ...]) -> None:
+    if len(engines) > MAX_ENGINES:
+        raise ValueError(f"facts of more than {MAX_ENGINES:,} engines")
+    for engine in engines:
+        values = engine.gauges, engine.totals, engine.rates, engine.histograms, engine.latencies
+        sizes = map(len, (*values, engine.weight_load_seconds, engine.unknown_names))
+        bounds = (len(histogram.counts) for histogram in engine.histograms.values())
+        if max(*sizes, *bounds, 0) > MAX_ENGINE_VALUES:
+            raise ValueError(f"facts of an engine with more than {MAX_ENGINE_VALUES:,} values")
 
 
 def _nums_of_ranks(facts: RunFacts) -> Iterator[int]:
@@ -65,6 +80,9 @@ def _names(facts: RunFacts) -> Iterator[str]:
         yield from (*totals.counters, *totals.tokens, *totals.split.stage_seconds)
     for scalars in facts.scalars:
         yield from (scalar.key for scalar in scalars.scalars)
+    for engine in facts.engines or ():
+        yield from (engine.replica, engine.dp_rank, engine.url, engine.model, engine.worker)
+        yield from (engine.engine, engine.reason, *engine.unknown_names)
     if facts.launch is not None:
         yield from (facts.launch.run, facts.launch.meets_at)
 

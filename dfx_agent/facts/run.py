@@ -13,7 +13,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.snapshot import DroppedRanks
+from dfx_agent.snapshot import DroppedRanks, EngineFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,8 @@ class RunFacts:
     progress: tuple[Progress, ...] = ()
     reported: tuple[Reported, ...] = ()
     """The latest events of the node's devices."""
+    engines: tuple[EngineFacts, ...] | None = None
+    """The rollout engines of this node; None if they are as in the facts before."""
     launch: Launch | None = None
     """The run that a launcher on this node is about to start."""
     called: str = ""

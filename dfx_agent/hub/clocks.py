@@ -10,6 +10,7 @@ from dfx_agent.facts.rank import Failure, RankFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import Step
+from dfx_agent.snapshot import EngineFacts
 
 _KEEP_NS = 300 * 10**9  # two clocks drift by less than 0.1 s in this time
 
@@ -55,6 +56,10 @@ class Shift:
 
     def reported(self, event: Reported) -> Reported:
         return replace(event, time_seconds=event.time_seconds + self.seconds)
+
+    def engine(self, engine: EngineFacts) -> EngineFacts:
+        read = None if engine.read_seconds is None else engine.read_seconds + self.seconds
+        return replace(engine, since_seconds=engine.since_seconds + self.seconds, read_seconds=read)
 
     def scalars(self, scalars: ReportedScalars) -> ReportedScalars:
         return replace(scalars, epoch_offset_ns=scalars.epoch_offset_ns + int(self.seconds * 1e9))

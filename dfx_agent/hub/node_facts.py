@@ -14,6 +14,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.hub.clocks import NodeClock, Shift
+from dfx_agent.snapshot import EngineFacts
 
 _KEEP_DURATIONS, _KEEP_OPERATIONS, _KEEP_SAMPLES = 64, 256, 64
 
@@ -35,6 +36,7 @@ class NodeRun:
         self.ranks: dict[tuple[str, str], RankFacts] = {}
         self.unjudged: dict[tuple[str, str], RankFacts] = {}
         self._totals: dict[ProcessId, RankTotals] = {}
+        self.engines: tuple[EngineFacts, ...] = ()
         self.layouts: dict[str, Layout] = {}
         self._seats: dict[ProcessId, Seat] = {}
         self._flights: dict[tuple[str, str], tuple[FlightRecord, Shift, FlightRecord | None]] = {}
@@ -87,6 +89,7 @@ class NodeRun:
         self._take_ranks(facts)
         self._take_memory(facts)
         self._take_totals(facts)
+        self.engines = self.engines if facts.engines is None else facts.engines
         return not self.is_behind
 
     def _check_bounds(self, facts: RunFacts) -> None:

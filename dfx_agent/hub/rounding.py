@@ -13,7 +13,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, TypeVar
 
-from dfx_agent.facts.bounds import MAX_NAMES_OF_RANK
+from dfx_agent.facts.bounds import MAX_NAME_CHARACTERS, MAX_NAMES_OF_RANK
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.processor import SchedTimes
@@ -22,6 +22,7 @@ from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.steps import RankStep, Step
 from dfx_agent.snapshot import (
     DeviceMemory,
+    EngineFacts,
     HeldMemory,
     HostMemory,
     NonAllocatorMemory,
@@ -69,6 +70,18 @@ def totals(exact: RankTotals) -> RankTotals:
         device_bytes={name: _bytes(value) for name, value in exact.device_bytes.items()},
         held=tuple(map(_numbers, exact.held[:MAX_NAMES_OF_RANK])),
         beside_allocator=exact.beside_allocator and _numbers(exact.beside_allocator),
+    )
+
+
+def engine(exact: EngineFacts) -> EngineFacts:
+    """An engine may report any text, which a hub would refuse: it is cut."""
+    return replace(
+        exact,
+        url=exact.url[:MAX_NAME_CHARACTERS],
+        model=exact.model[:MAX_NAME_CHARACTERS],
+        worker=exact.worker[:MAX_NAME_CHARACTERS],
+        reason=exact.reason[:MAX_NAME_CHARACTERS],
+        unknown_names=tuple(name[:MAX_NAME_CHARACTERS] for name in exact.unknown_names),
     )
 
 

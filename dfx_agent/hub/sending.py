@@ -25,11 +25,14 @@ from dfx_agent.facts.short_steps import mean_step
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import LEAST_SECONDS, RoleSteps, Step
 from dfx_agent.hub import rounding
+from dfx_agent.snapshot import EngineFacts
 
 _KEEP_STEPS, _KEEP_REPORTS = 64, 256
 # totals of a living rank are sent in this interval, of ranks that make samples with every report:
 # a pipeline is judged by them
 _TOTALS_EVERY_NS = 15 * 10**9
+# one engine has hundreds of numbers
+_ENGINES_EVERY_NS = 5 * 10**9
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
 _MEMORY_STEPS = 16
 _MOST_BITS = 10  # lowest bits of the step number that may differ in a chunk
@@ -84,6 +87,7 @@ class UnsentFacts:
         self._memory: dict[ProcessId, MemoryFacts] = {}
         self._seats: dict[ProcessId, Seat] = {}
         self._totals: dict[ProcessId, _SentTotals] = {}
+        self._engines: tuple[tuple[EngineFacts, ...], int] = (), 0  # with the time of sending
         self._chunks: dict[str, StepChunks] = {}
         self._layouts: dict[str, Layout] = {}
 
@@ -182,6 +186,19 @@ class UnsentFacts:
         """As in the report that ``seats`` has begun."""
         seat = self._seats.get(process)
         return seat is not None and seat.is_living
+
+    def engines(
+        self, engines: Iterable[EngineFacts], now_ns: int, *, is_full: bool
+    ) -> tuple[EngineFacts, ...] | None:
+        """All engines if they have changed, at most once in 5 s, else None."""
+        sent, sent_ns = self._engines
+        if not is_full and now_ns - sent_ns < _ENGINES_EVERY_NS:
+            return None
+        rounded = tuple(map(rounding.engine, engines))
+        if rounded == sent and not is_full:
+            return None
+        self._engines = rounded, now_ns
+        return rounded
 
     def memory(self, facts: Iterable[MemoryFacts], *, is_full: bool) -> tuple[MemoryFacts, ...]:
         """Memory of processes with at least 16 new steps since the last report."""

@@ -28,6 +28,7 @@ from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
 from dfx_agent.job.steps import JobSteps
 from dfx_agent.job.time_series import JobTimeSeries
+from dfx_agent.snapshot import EngineFacts
 from dfx_agent.snapshot.faults import Faults
 
 _Reached = dict[str, dict[str, int | None]]  # by role and label
@@ -319,6 +320,28 @@ class JobFold:
             for node in self.connected
             for event in node.facts.reported
         ]
+
+    def engines(self) -> list[EngineFacts]:
+        """The rollout engines of connected nodes; of several nodes, "replica@node"."""
+        nodes = [node for node in self.connected if node.engines]
+        nodes_by_pid = self._nodes_by_pid() if nodes else {}
+        return [
+            replace(
+                self.shift(node).engine(engine),
+                replica=engine.replica if len(nodes) == 1 else f"{engine.replica}@{node.node}",
+                # judges join engine and rank by pid, which a rank of another node may have too
+                pid=None if nodes_by_pid.get(engine.pid, set()) - {node.node} else engine.pid,
+            )
+            for node in nodes
+            for engine in node.engines
+        ]
+
+    def _nodes_by_pid(self) -> dict[int | None, set[str]]:
+        nodes_by_pid: dict[int | None, set[str]] = {}
+        for node in self.connected:
+            for seat in node.seats:
+                nodes_by_pid.setdefault(seat.pid, set()).add(node.node)
+        return nodes_by_pid
 
     def updates(self) -> list[UpdateCounts]:
         return [

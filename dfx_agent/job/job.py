@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from dfx_agent.facts.seat import Seat
+from dfx_agent.job.engine_pool import IdleCheck, pool_of
 from dfx_agent.job.evidence import JobView
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
@@ -32,20 +33,19 @@ class Job:
         self.rows = JobRows(fold)
         self.incidents = IncidentBook(fold.run)
         self.alerts: tuple[AlertRow, ...] | None = ()
-        self._bottleneck = BottleneckJudge()
+        self._bottleneck, self._idle_check = BottleneckJudge(), IdleCheck()
 
     def verdicts(self, view: JobView) -> tuple[Verdict, ...]:
         """Verdicts at the current time, limited to what ``view`` can see."""
         return self.judge.verdicts(self.fold.evidence(), view)
 
-    def concluded(
-        self, row: RunRow, engines: Sequence[EngineFacts] = (), doubts: Collection[str] = ()
-    ) -> RunRow:
+    def concluded(self, row: RunRow, doubts: Collection[str] = ()) -> RunRow:
         """``row`` with everything that follows from its verdicts, for example incidents.
 
         ``doubts``: reasons why the job must not be shown as clear.
         """
         fold, judge, run = self.fold, self.judge, self.fold.run
+        engines = fold.engines()
         signals, steps = judge.health.state, self.rows.latest_steps(NUM_STEPS)
         judged = Judged(
             row.verdicts, self.alerts, signals, _step_times(row, steps), row.ranks, bool(steps)
@@ -54,6 +54,7 @@ class Job:
         faults = judge.faults.rows(run)
         row = replace(
             row,
+            engines=pool_of(engines, self._idle_check.observe(engines, row.scalars)),
             signals=signals,
             num_late_signals=judge.health.num_late,
             ledger=judge.ledger.state(),

@@ -38,6 +38,7 @@ class OwnNode(NodeRun):
         self.unjudged = {
             (role, rank.label): rank for role, ranks in facts.unjudged.items() for rank in ranks
         }
+        self.engines = facts.engines or ()
         self.layouts = {steps.role: steps.layout for steps in facts.steps}
         return True
 

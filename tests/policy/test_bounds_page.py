@@ -32,6 +32,9 @@ ROWS = {
     "document": f"{bounds.MAX_BYTES // MIB} MiB, {bounds.MAX_VALUES:,} values",
     "processes of a run on one node": f"{bounds.MAX_PROCESSES:,}",
     "roles of a run": f"{bounds.MAX_ROLES}",
+    "rollout engines of a run on one node": (
+        f"{bounds.MAX_ENGINES:,}, with {bounds.MAX_ENGINE_VALUES:,} values of each kind"
+    ),
     "counters, stages or devices of a rank": f"{bounds.MAX_NAMES_OF_RANK}",
     "name of a run, node, role, rank or reported number": (
         f"{bounds.MAX_NAME_CHARACTERS:,} characters"

@@ -15,9 +15,13 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.snapshot import EngineFacts
 
 FACTS = RunFacts(run="r", node="node-a", now_seconds=1.0)
 LONG = "x" * 1025
+
+
+ENGINE = EngineFacts("0", "", "http://h:8000", "up", 100.0)
 
 
 def seats(num, role="trainer"):
@@ -59,6 +63,11 @@ def test_a_large_document_is_refused_before_it_is_parsed(document, reason):
         ({"seats": seats(MAX_PROCESSES + 1)}, "facts of more than 4,096 processes"),
         ({"seats": seats(MAX_ROLES + 1, "role-{}")}, "facts of more than 64 roles"),
         ({"totals": (totals(257),)}, "facts of a rank with more than 256 counters or stages"),
+        ({"engines": (ENGINE,) * 1025}, "facts of more than 1,024 engines"),
+        (
+            {"engines": (replace(ENGINE, gauges={str(i): 1.0 for i in range(1025)}),)},
+            "facts of an engine with more than 1,024 values",
+        ),
         ({"run": LONG}, "facts with a name of more than 1,024 characters"),
         ({"node": LONG}, "facts with a name of more than 1,024 characters"),
         ({"launch": Launch(run=LONG, num_nodes=2)}, "facts with a name of more than 1,024 char"),

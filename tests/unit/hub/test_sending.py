@@ -28,6 +28,7 @@ from dfx_agent.hub.sending import (
     _with_scalars,
     newer,
 )
+from dfx_agent.snapshot import EngineFacts
 
 DURATIONS = st.lists(st.integers(0, 3), max_size=20)
 
@@ -213,3 +214,17 @@ def test_totals_are_stored_until_new_ones_arrive_or_the_process_is_removed():
     assert node.totals_of(seat.id) == RankTotals(process=seat.id, num_records=7)
     taken(node, replace(first, number=3, is_full=False, seats=(), totals=(), left=(seat.id,)))
     assert node.totals_of(seat.id) is None
+
+
+def test_engines_are_sent_when_they_have_changed_and_every_5_s_at_most():
+    first = EngineFacts("0", "", "http://h:8000", "up", 100.0, model="m" * 2000)
+    second = replace(first, state="gone", model="m")
+    unsent = UnsentFacts()
+
+    def sent(at_seconds: int, *engines: EngineFacts, is_full: bool = False) -> object:
+        return unsent.engines(engines, at_seconds * 10**9, is_full=is_full)
+
+    assert sent(100, first) == (replace(first, model="m" * 1024),)
+    assert (sent(104, second), sent(105, second), sent(111, second)) == (None, (second,), None)
+    assert sent(112, second, is_full=True) == (second,)
+    assert sent(118) == ()

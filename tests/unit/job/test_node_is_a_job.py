@@ -20,7 +20,16 @@ from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.hub import sending
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.node.host import processor_time
-from dfx_agent.snapshot import Incident, RankRow, RunRow, StepCell, Verdict
+from dfx_agent.snapshot import (
+    EngineFacts,
+    Histogram,
+    Incident,
+    Latency,
+    RankRow,
+    RunRow,
+    StepCell,
+    Verdict,
+)
 from dfx_agent.wire import layout
 from dfx_agent.wire.records import (
     BLOCKING,
@@ -288,6 +297,27 @@ def test_a_rank_that_was_detached(dfx_dir, ranks):
     node, hub = both.look()
     assert [(row.state, row.step) for row in node.ranks][2:] == [("live", 5), ("detached", 5)]
     assert "\n".join(differences(node.ranks, hub.ranks)) == ""
+
+
+def test_rollout_engines(dfx_dir, ranks):
+    both = Both(dfx_dir, ranks)
+    for step in range(1, 6):
+        both.passes(step)
+    engines = tuple(
+        EngineFacts(
+            replica, "", f"http://127.0.0.1:{8000 + waiting}", "up", 100.0,
+            gauges={"waiting_requests": float(waiting)},
+            histograms={"e2e_latency_seconds": Histogram((1.0,), (3.0, 4.0), 2.5)},
+            latencies={"e2e_latency_seconds": Latency(4.0, 0.6, None, None)},
+        )
+        for replica, waiting in (("0", 1), ("1", 40))
+    )  # fmt: skip
+    both.agent._engines.facts = lambda _run: engines
+    node, hub = both.look()
+    assert hub.engines is not None
+    assert [engine.url for engine in hub.engines.replicas] == [engine.url for engine in engines]
+    assert [note.kind for note in hub.engines.notes] == ["outlier"]
+    assert_same(node, hub)
 
 
 def test_two_roles(dfx_dir, ranks):

@@ -11,7 +11,7 @@ from dfx_agent.facts.layout import Layout, RankPosition
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.steps import RankStep, RoleSteps, Step
-from dfx_agent.snapshot import DeviceMemory, HostMemory, Moments
+from dfx_agent.snapshot import DeviceMemory, EngineFacts, HostMemory, Moments
 
 MIB = 2**20
 
@@ -120,3 +120,23 @@ def test_where_a_step_goes_is_said(rollout, train, summary):
     verdict = hub.run(37.0).bottleneck
     assert (verdict.bound_by, verdict.role, verdict.summary) == (None, "trainer", summary)
     assert verdict.step_seconds == pytest.approx(4.0)
+
+
+def engine(replica: str, pid: int) -> EngineFacts:
+    return EngineFacts(replica, "", "http://h:8000", "up", 100.0, pid=pid, read_seconds=200.0)
+
+
+def test_engines_of_two_nodes_keep_apart():
+    one, two = nodes()
+    hub = Hub(one, two)
+    pid = one.seat(0).pid
+    hub.tell(one.facts(1, engines=(engine("0", pid),)), 1)
+    hub.tell(two.facts(1), 1)
+    assert [e.replica for e in hub.run(2).engines.replicas] == ["0"]
+    hub.tell(two.facts(2, engines=(engine("0", pid),)), 2)
+    hub.tell(one.facts(2), 2)
+    found = hub.run(3).engines.replicas
+    assert [(e.replica, e.pid) for e in found] == [("0@node-a", pid), ("0@node-b", None)]
+    assert found[1].read_seconds == pytest.approx(500.0, abs=0.01), "its clock is 300 s behind"
+    hub.tell(one.facts(4, engines=()), 4)
+    assert [e.replica for e in hub.run(5).engines.replicas] == ["0"]
