@@ -13,7 +13,7 @@ from typing import Any
 import dfx_agent
 from dfx_agent.attach.bring import AttachAnswer, Order
 from dfx_agent.attach.processes import ProcessTable
-from dfx_agent.commands.attach.attachment import Guest
+from dfx_agent.commands.attach.attachment import AttachedGuest
 from dfx_agent.wire import SegmentReader
 
 # Executes what it is told, in its main thread, and answers the value of the last expression.
@@ -152,8 +152,8 @@ def hooked(trainer: Host) -> None:
     trainer.train_until(lambda: trainer.do("len(model._forward_hooks)") == 1)
 
 
-def guest_of(host: Host, answer: AttachAnswer) -> Guest:
+def guest_of(host: Host, answer: AttachAnswer) -> AttachedGuest:
     """As an agent knows it."""
     process = ProcessTable().get(host.popen.pid)
     assert process
-    return Guest(process, answer.segment.removesuffix(".seg"), {})
+    return AttachedGuest(process, answer.segment.removesuffix(".seg"), {})
