@@ -65,6 +65,11 @@ def natives() -> dict[str, list[Metric]]:
     return {group: metrics for group, metrics in found.items() if metrics}
 
 
+def waiting() -> list[str]:
+    """Metrics that no release of a framework sends yet."""
+    return sorted(m.name for _, metrics in catalogue() for m in metrics if m.upstream)
+
+
 def any_of(metrics: Iterable[Metric]) -> str:
     """A regular expression of their sample names."""
     return "|".join(sorted(metric.sample_name for metric in metrics))
@@ -131,7 +136,8 @@ def gauge() -> Any:
     panel = _repeated(
         f"${GAUGE}",
         "A metric that the framework sends, each role, rank and label by itself. Meaning and unit "
-        "are in docs/metrics.md under this name. Choose a class above to see fewer.",
+        "are in docs/metrics.md under this name. Choose a class above to see fewer. Waiting for "
+        f"upstream, so that no released framework sends them: {', '.join(waiting())}.",
         GAUGE,
     )
     return panel.with_target(query(_all_of(f'{{__name__="${GAUGE}",run="$run"}}')))

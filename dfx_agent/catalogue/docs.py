@@ -31,7 +31,10 @@ def render() -> str:
 def _row(metric: Metric) -> str:
     name = f"{metric.name}_info" if metric.kind == "info" else metric.sample_name
     labels = ", ".join(metric.labels) or "–"
-    cells = f"`{name}`", metric.kind, metric.unit or "1", labels, metric.source, metric.help
+    meaning = metric.help
+    if metric.upstream:
+        meaning += f" Waiting for upstream: {metric.upstream}"
+    cells = f"`{name}`", metric.kind, metric.unit or "1", labels, metric.source, meaning
     return "| " + " | ".join(cells) + " |"
 
 

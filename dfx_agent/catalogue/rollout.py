@@ -5,6 +5,10 @@ import re
 from dfx_agent.catalogue.spec import PER_NODE, Metric, native
 from dfx_agent.snapshot import RunRow, ScalarRow
 
+_PRIME_RL = (
+    "prime-rl sends it on its main branch (559b447), in no release. Measured from the engine "
+    "itself:"
+)
 _FAILURES = "dfx_step_rollout_failures"
 # what the rollout returned, before the trainer drops samples; else what is trained
 _SAMPLES = ("dfx_rollouter_samples", "dfx_step_samples")
@@ -43,10 +47,12 @@ _NATIVE = (
     native(
         "dfx_prefill_tokens", "tokens", ("engine", "agg"),
         "Prompt tokens the inference engine processed.", kind="counter",
+        upstream=f"{_PRIME_RL} dfx_engine_prompt_tokens_total.",
     ),
     native(
         "dfx_decode_tokens", "tokens", ("engine", "agg"),
         "Tokens the inference engine generated.", kind="counter",
+        upstream=f"{_PRIME_RL} dfx_engine_generation_tokens_total.",
     ),
     native(
         "dfx_prefill_tokens_per_second", "", ("engine", "agg"),
@@ -100,6 +106,7 @@ _NATIVE = (
     native(
         "dfx_preemptions_per_second", "", ("engine", "agg"),
         "Requests preempted per second for lack of KV cache.",
+        upstream=f"{_PRIME_RL} dfx_engine_preemptions_total.",
     ),
     native(
         "dfx_slowest_sample_tokens", "tokens", ("part",),

@@ -2,6 +2,11 @@
 
 from dfx_agent.catalogue.spec import native
 
+_LIGHTRFT = (
+    "LightRFT has partial rollouts since its pull request 29, in no release; the guest measures "
+    "them there. Any job can send it under its name for a pipeline."
+)
+
 # fmt: off
 METRICS = (
     native(
@@ -44,6 +49,7 @@ METRICS = (
     native(
         "dfx_partial_batch_ratio", "ratio", (),
         "Share of a full batch that a partial rollout sends to the learner, as configured.",
+        upstream=_LIGHTRFT,
     ),
     native(
         "dfx_partial_budget_tokens", "tokens", (),
@@ -62,11 +68,13 @@ METRICS = (
         "dfx_partial_buffer_samples", "", ("buffer",),
         "Samples in a buffer of the partial rollout: incomplete, to be continued (regen), or "
         "complete and reserved for a later batch (noregen).",
+        upstream=_LIGHTRFT,
     ),
     native(
         "dfx_partial_buffer_age_versions", "", ("buffer", "of", "stat"),
         "Weight updates since samples came into the buffer, of what was taken out of it in the "
         "step (taken) and of what is left (waiting).",
+        upstream=_LIGHTRFT,
     ),
     native(
         "dfx_step_resumed_samples", "", (),

@@ -48,6 +48,8 @@ class Metric:
     source: MetricSource
     subject: Subject | None = field(default=None, kw_only=True)
     value: Callable[[Any], Values] | None = field(default=None, kw_only=True, compare=False)
+    upstream: str = field(default="", kw_only=True)
+    """What would send it and is in no release of a framework yet; "" if a release sends it."""
 
     @property
     def sample_name(self) -> str:
@@ -68,10 +70,17 @@ class Metric:
 
 
 def native(
-    name: str, unit: str, labels: tuple[str, ...], meaning: str, *, kind: Kind = "gauge"
+    name: str,
+    unit: str,
+    labels: tuple[str, ...],
+    meaning: str,
+    *,
+    kind: Kind = "gauge",
+    upstream: str = "",
 ) -> Metric:
     """A metric that frameworks log and nobody else measures; counters are running totals."""
-    return Metric(name, kind, unit, (*PER_RANK, *labels), meaning, "native")
+    labels = (*PER_RANK, *labels)
+    return Metric(name, kind, unit, labels, meaning, "native", upstream=upstream)
 
 
 def catalogue() -> Iterator[tuple[str, tuple[Metric, ...]]]:

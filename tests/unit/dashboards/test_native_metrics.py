@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from board_files import BOARDS, panel_queries
+from board_files import BOARDS, ROOT, panel_queries
 
 from dfx_agent.catalogue.native import frameworks, load
 from dfx_agent.catalogue.spec import by_name, catalogue
@@ -74,3 +74,16 @@ def test_a_key_that_no_mapping_knows_is_shown_under_its_own_name():
     assert where("dfx_native_metric") == (
         "dfx-native", "Keys that are not mapped, with their latest value",
     )  # fmt: skip
+
+
+def test_metrics_that_no_release_sends_are_marked_in_the_catalogue_and_on_the_board():
+    waiting = {m.name: m for m in by_name().values() if m.upstream}
+    assert {"dfx_preemptions_per_second", "dfx_prefill_tokens", "dfx_decode_tokens",
+            "dfx_partial_batch_ratio", "dfx_partial_buffer_samples"} <= waiting.keys()  # fmt: skip
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    (panel,) = (p for p in NATIVE["panels"] if p.get("repeat") == "metric")
+    for name, metric in waiting.items():
+        assert name in panel["description"]
+        assert f"Waiting for upstream: {metric.upstream}" in page
+        measured = re.findall(r"dfx_engine_\w+", metric.upstream)
+        assert {by_name()[m.removesuffix("_total")].source for m in measured} <= {"engine"}
