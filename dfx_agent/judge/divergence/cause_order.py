@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dfx_agent.judge.divergence.collapse import REWARD, lasting
+from dfx_agent.judge.divergence.symptoms import FAR_Z
 from dfx_agent.snapshot import CollapseRow, OnsetRange, SignalState
 
 
@@ -49,6 +50,7 @@ _MEANINGS = {
         "read samples of that step, and check the response limit and the length reward",
     ),
 }
+_KLS = frozenset({"mismatch", "divergence"})
 _BLOW_UP = "{signal} first: it blew up (learning rate, loss scale, a bad batch)"
 _BLOW_UP_CHANGE = "lower the learning rate, and check the loss scale and the batch of that step"
 
@@ -92,8 +94,9 @@ def _meaning(first: str) -> _Meaning:
 def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
     """What moved first. Not the reward if others moved in the same step: it follows them.
 
-    Of several others the farthest. If the reward fell in the same step, all are at their limits and
-    distances say nothing: then the first in the order of the signals.
+    Of several others a far KL, which is the step of the policy itself, else the farthest. If the
+    reward fell in the same step, all are at their limits and distances say nothing: then the first
+    in the order of the signals.
     """
     onsets = [
         (row.onset_step, _named(state, row.symptom))
@@ -112,7 +115,8 @@ def _first(state: SignalState, collapses: Sequence[CollapseRow]) -> str:
     if len(others) < 2 or REWARD in names:
         return next(iter([*others, *names]), "")
     far = _distances(state)
-    return max(others, key=lambda name: far.get(name, 0.0))
+    far_kls = [name for name in others if name in _KLS and far.get(name, 0.0) >= FAR_Z]
+    return max(far_kls or others, key=lambda name: far.get(name, 0.0))
 
 
 def _distances(state: SignalState) -> dict[str, float]:

@@ -49,10 +49,11 @@ def test_the_earliest_family_that_is_active(symptoms, named):
     ("distances", "named"),
     [
         ({"policy_kl": 2.3, "grad_norm": -14.9}, "gradient norm"),
+        ({"policy_kl": 7.2, "grad_norm": -12.7}, "KL"),
         ({"policy_kl": 2.3, "grad_norm": 2.2}, "KL"),
     ],
 )
-def test_of_several_in_one_step_the_farthest(distances, named):
+def test_of_several_in_one_step_a_far_kl_else_the_farthest(distances, named):
     both = symptom("divergence", 54), symptom("grad_norm", 54)
     assert first(cause_of(state(*both, symptom("reward", 55), **distances))) == named
 
