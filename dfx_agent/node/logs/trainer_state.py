@@ -96,12 +96,22 @@ def _columns(value: Mapping[str, Any], prefix: str = "") -> list[Any] | None:
         if isinstance(cells, list) and len(cells) >= _LEAST_RECORDS
         and not any(isinstance(cell, dict | list) for cell in cells)
     }  # fmt: skip
-    if not columns or any(_is_list_of_objects(cells) for cells in value.values()):
-        return None
+    objects = [cells for cells in value.values() if _is_list_of_objects(cells)]
+    if objects or not columns:
+        return _next_to(max(objects, key=len), columns) if objects else None
     lengths = [len(cells) for cells in columns.values()]
     length = max(lengths, key=lambda number: (lengths.count(number), number))
     columns = {key: cells for key, cells in columns.items() if len(cells) == length}
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _next_to(objects: list[Any], columns: Mapping[str, list[Any]]) -> list[Any] | None:
+    """{"metrics": [{...}, ...], "rewards": [...]}: objects with the columns of their length."""
+    beside = {key: cells for key, cells in columns.items() if len(cells) == len(objects)}
+    if not beside or not all(isinstance(entry, dict) for entry in objects):
+        return None
+    rows = (dict(zip(beside, cells, strict=True)) for cells in zip(*beside.values(), strict=True))
+    return [{**row, **entry} for row, entry in zip(rows, objects, strict=True)]
 
 
 def _points(value: Mapping[str, Any]) -> list[Any] | None:

@@ -69,6 +69,11 @@ DOCUMENTS = {
     "columns": COLUMNS,
     "list under a key": {"config": {"lr": 1e-6}, "history": rows_of_objects()},
     "columns under a key": {"name": "a", "metrics": COLUMNS},
+    "objects next to columns": {
+        "step": COLUMNS["step"],
+        "episode_rewards": COLUMNS["avg_reward"],
+        "metrics": [{"kl_div": kl} for kl in COLUMNS["kl_div"]],
+    },
     "points of each name": {
         "metrics": {
             name: [{"step": s, "value": v, "epoch": 0.5} for s, v in enumerate(cells, 1)]
