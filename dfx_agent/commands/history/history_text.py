@@ -51,8 +51,8 @@ def run_lines(run: StoredRun, now_seconds: float) -> list[str]:
         f"  agent      started {_times(run.num_agent_starts)}",
         *_wrapped("  end        ", run.how_it_ended(now_seconds)),
         *_wrapped("  state      ", _state_text(run)),
-        *_incident_lines(run.incidents),
-        *_alert_lines(run.alerts),
+        *_incident_lines(run),
+        *_alert_lines(run),
     ]
 
 
@@ -63,24 +63,31 @@ def _state_text(run: StoredRun) -> str:
     return f"{run.state}: {run.reason.removeprefix(run.ending).strip()}"
 
 
-def _incident_lines(incidents: Sequence[StoredIncident]) -> Iterator[str]:
-    yield "no incidents" if not incidents else "incidents:"
-    for incident in incidents:
-        where = "" if incident.step is None else f", step {incident.step}"
-        span = _span(incident.begin_seconds, incident.end_seconds)
-        yield f"  {span}{where}: {incident.severity}, {incident.kind}"
+def _incident_lines(run: StoredRun) -> Iterator[str]:
+    yield "incidents:" if run.incidents else "no incidents"
+    for incident in run.incidents:
+        when = _when(run, incident)
+        yield f"  {when}: {incident.severity}, {incident.kind}"
         yield from _wrapped("    ", incident.sentence)
 
 
-def _alert_lines(alerts: Sequence[StoredAlert]) -> Iterator[str]:
-    if alerts:
+def _alert_lines(run: StoredRun) -> Iterator[str]:
+    if run.alerts:
         yield "alerts:"
-    for alert in alerts[:_MOST_ALERTS]:
-        where = "" if alert.step is None else f", step {alert.step}"
-        span = _span(alert.begin_seconds, alert.end_seconds)
-        yield f"  {span}{where}: {alert.severity}, {alert.alert}"
-    if len(alerts) > _MOST_ALERTS:
-        yield f"  and {len(alerts) - _MOST_ALERTS} more: --json has all"
+    for alert in run.alerts[:_MOST_ALERTS]:
+        yield f"  {_when(run, alert)}: {alert.severity}, {alert.alert}"
+    if len(run.alerts) > _MOST_ALERTS:
+        yield f"  and {len(run.alerts) - _MOST_ALERTS} more: --json has all"
+
+
+def _when(run: StoredRun, event: StoredIncident | StoredAlert) -> str:
+    """Begin, duration and step of an incident or an alert."""
+    if event.end_seconds is not None:
+        lasted = f"for {_duration(event.end_seconds - event.begin_seconds)}"
+    else:
+        lasted = "until the run ended" if run.ending else "and its end was not observed"
+    where = "" if event.step is None else f", step {event.step}"
+    return f"{_moment(event.begin_seconds)} {lasted}{where}"
 
 
 def _incidents_text(run: StoredRun) -> str:
@@ -122,13 +129,6 @@ def _times(number: int) -> str:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _span(begin_seconds: float, end_seconds: float | None) -> str:
-    begin = _moment(begin_seconds)
-    if end_seconds is None:
-        return f"{begin}, no end observed"
-    return f"{begin} for {_duration(end_seconds - begin_seconds)}"
 
 
 def _duration(seconds: float) -> str:

@@ -80,6 +80,16 @@ def test_fail_over_decides_the_exit_code(compare, limit, code):
     assert compare(*given, f"--fail-over={limit}")[0] == code
 
 
+def test_a_difference_that_may_be_noise_never_fails(compare):
+    def noisy(factor):
+        seconds = [1.0, 1.9, 1.2, 1.7, 0.8, 1.5, 1.1, 2.0, 0.9, 1.6, 1.3, 1.8, 1.0, 1.4, 1.2]
+        return [step_row(n, {"rollout": s * factor}) for n, s in enumerate(seconds)]
+
+    code, text = compare({"rows": noisy(1.0)}, {"rows": noisy(1.08)}, "--fail-over", "5%")
+    assert code == 0
+    assert text.startswith("No difference is certain: b takes +8.0 % [-")
+
+
 def test_a_faster_run_never_fails(compare):
     assert compare({"rows": steps(1.3)}, {"rows": steps(1.0)}, "--fail-over", "0")[0] == 0
 

@@ -63,7 +63,7 @@ def test_a_run_shows_its_incidents_and_its_end_and_is_not_green(nightly):
     assert "for 30 s, step 4: critical, straggler" in text
     assert "Rank 1 delays the others." in text
     assert "The run ended at 12:00:00 in step 40" in text
-    assert "warning, DfxStraggler" in text
+    assert "until the run ended, step 4: warning, DfxStraggler" in text
     assert "40 steps stored, the last is step 40." in text
 
 

@@ -251,6 +251,15 @@ def test_an_ended_run_is_one_file_that_can_be_copied(job, new_writer, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_the_file_of_an_ended_run_is_not_opened_again(job, new_writer, monkeypatch):
+    writer = new_writer()
+    job.end()
+    for _ in range(2):
+        writer.write()
+    monkeypatch.setattr(recording.RunFile, "open_for", None)
+    writer.write()
+
+
 def test_the_conclusion_about_an_ended_run_is_not_replaced_by_a_later_agent(
     job, new_writer, stored
 ):
