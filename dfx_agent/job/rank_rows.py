@@ -81,6 +81,7 @@ def rank_row(rank: RankInput) -> RankRow:
         is_suspended=facts.is_suspended if facts else False,
         place=rank.place,
         work=details.work,
+        is_full=rank.details is not None,
     )
 
 

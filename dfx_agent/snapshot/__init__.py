@@ -72,6 +72,7 @@ from dfx_agent.snapshot.memory import (
     NonAllocatorMemory,
 )
 from dfx_agent.snapshot.rank import (
+    ON_DEMAND,
     CollectiveTime,
     GroupRow,
     LedgerMismatches,
@@ -114,6 +115,7 @@ from dfx_agent.snapshot.verdict import (
 )
 
 __all__ = [
+    "ON_DEMAND",
     "UNJUDGED",
     "AgentRow",
     "AlertRow",

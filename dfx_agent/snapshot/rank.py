@@ -16,6 +16,12 @@ PeakSource = Literal["table", "override", "unknown"]
 RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
+ON_DEMAND = frozenset(
+    {"current", "scalars", "stamps", "gauges", "collectives", "groups", "device_stages",
+     "event_loop", "work"}
+)  # fmt: skip
+"""Fields of a RankRow that a hub requests from the node when a page shows the rank."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutsideLook:
@@ -96,6 +102,8 @@ class RankRow:
     """Axis of the layout ("pipeline", "tensor", "data") -> index; only axes on which ranks of the
     role differ."""
     work: WorkRow | None = None
+    is_full: bool = True
+    """False on a hub that has not requested the ``ON_DEMAND`` fields: they are empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
         _add_stamps(page, key, rank)
         _add_unknown_counters(page, key, rank)
         _add_gauges(page, key, rank, framework)
-    _add_scalars(page, key, rank, framework)
+    if rank.is_full:
+        _add_scalars(page, key, rank, framework)
 
 
 def _add_process(page: Page, key: Labels, rank: RankRow) -> None:

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from hang_scene import NUMBER, SECOND, Rank, hold_in
+from prometheus_client.parser import text_string_to_metric_families
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.catalogue.docs import names_without_a_hub_series
+from dfx_agent.catalogue.spec import by_name
 from dfx_agent.commands.hub.shown_ranks import ShownRanks
+from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.measurements import RankDetails
 from dfx_agent.facts.processor import SchedTimes
@@ -21,6 +25,7 @@ from dfx_agent.hub import sending
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.node.host import processor_time
 from dfx_agent.snapshot import (
+    ON_DEMAND,
     EngineFacts,
     Histogram,
     Incident,
@@ -61,13 +66,15 @@ NOT_SENT = {
     "device_stages": "several numbers per stage and device",
     "event_loop": "latencies of one process: its node judges them",
     "work": "FLOPs per stage and step",
+    "is_full": "says that the other nine are missing",
 }
 
 
 def test_the_list_of_fields_that_stay_on_the_node_is_the_code():
     in_the_row = {field.name for field in fields(RankRow)}
     in_details = {field.name for field in fields(RankDetails)}
-    assert NOT_SENT.keys() == in_details - {"last", "outside"}  # of steps; of no guest
+    assert in_details - {"last", "outside"} == ON_DEMAND  # last: of steps; outside: of no guest
+    assert NOT_SENT.keys() == ON_DEMAND | {"is_full"}
     assert in_details < in_the_row
 
 
@@ -192,6 +199,36 @@ def test_a_healthy_run(dfx_dir, ranks):
     assert len(node.steps) == 8
     assert node.sustained_tokens_ratio == {"trainer": 1.0}
     assert_same(node, hub)
+
+
+def series(source: Agent | JobFolds) -> dict[tuple[str, str], float]:
+    """Series of single ranks, by name and labels."""
+    text = PrometheusExporter(source).render(None)[0].decode()
+    return {
+        (sample.name, str(sorted((k, v) for k, v in sample.labels.items() if k != "node"))): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "rank" in sample.labels and "reason" not in sample.labels
+    }
+
+
+def test_a_scrape_of_the_hub_has_the_series_of_the_node(dfx_dir, ranks):
+    """But for those that the page of metrics names: none of them is a zero."""
+    both = Both(dfx_dir, ranks)
+    for step in range(1, NUM_STEPS + 1):
+        both.passes(step)
+    both.look()
+    of_node, of_hub = series(both.agent), series(both.hub)
+    assert of_hub.keys() <= of_node.keys()
+    assert all(value == pytest.approx(of_node[key], rel=2e-3, abs=0.03)
+               for key, value in of_hub.items() if "event" not in key[0])  # fmt: skip
+    native = {m.sample_name for m in by_name().values() if m.source == "native"}
+    missing = {name for name, _ in of_node.keys() - of_hub.keys()} - native
+    assert missing
+    assert missing <= {*names_without_a_hub_series()}
+    assert not {name for name, _ in of_hub} & {*names_without_a_hub_series()}
 
 
 def test_a_slow_rank(dfx_dir, ranks, monkeypatch):
