@@ -72,6 +72,8 @@ page: ## only the page's scripts: linter, types, unit tests; skipped, and said, 
 generate: $(VENV)/.test ## write what is generated: pages of metrics, sentences, runbook and figures, boards, rules
 	$(BIN)/python -m dfx_agent.catalogue.docs > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
+	$(BIN)/python -m dfx_agent.catalogue.by_framework > $(VENV)/by_framework.md
+	mv $(VENV)/by_framework.md docs/reference/metrics-by-framework.md
 	$(BIN)/python -m dfx_agent.base.sentence_docs > $(VENV)/sentences.md
 	mv $(VENV)/sentences.md docs/reference/sentences.md
 	$(BIN)/python -m bench.figures > $(VENV)/figures.md

@@ -76,3 +76,9 @@ def test_metrics_page_is_what_the_catalogue_says() -> None:
     assert generated.returncode == 0, generated.stderr
     committed = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert committed == generated.stdout, "docs/metrics.md is stale: run `make generate`"
+
+
+def test_the_page_of_metrics_by_framework_is_what_the_catalogue_says() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics-by-framework.md").read_text(encoding="utf-8")
+    rendered = importlib.import_module("dfx_agent.catalogue.by_framework").render()
+    assert page == rendered, "run `make generate`"

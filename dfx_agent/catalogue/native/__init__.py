@@ -125,7 +125,11 @@ class NativeNames:
     def entries(self) -> list[Native]:
         """Every mapping; labels that come from a named group have the value ""."""
         own = self._own.entries() if self._own else []
-        return own + [
+        return own + self.entries_of_framework()
+
+    def entries_of_framework(self) -> list[Native]:
+        """Every mapping of the framework's own file."""
+        return [
             Native(n.metric, {**n.labels, **dict.fromkeys(p.groupindex, "")}, n.scale) if p else n
             for n, p in ((entry.native, entry.pattern) for entry in self._entries)
         ]
