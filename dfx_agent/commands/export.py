@@ -18,7 +18,7 @@ from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.commands import add_observing_arguments
 from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
-from dfx_agent.exporters.perfetto import trace
+from dfx_agent.exporters.perfetto import TraceContext, trace
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import TimelineRow
 from dfx_agent.wire import SegmentError
@@ -29,12 +29,17 @@ EXAMPLE = """dfx-agent export trace.json.gz --run nightly --steps 20
 Open it at https://ui.perfetto.dev, which reads it in the browser. An agent stores
 the timeline of at most 64 steps per rank; without an agent the segments are read."""
 
-_MOST_STEPS = 200
+_Observed = tuple[str, tuple[TimelineRow, ...], TraceContext]
+
+_MOST_STEPS, _CURVE_STEPS = 200, 256
 _READ_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to write: .json, or .json.gz")
+    parser.add_argument(
+        "--perfetto", action="store_true", help="the format: a trace for Perfetto, the only one"
+    )
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="latest steps (20)")
     add_observing_arguments(parser)
 
@@ -43,10 +48,10 @@ def execute(args: argparse.Namespace) -> int:
     """0 when the file was written."""
     if not 1 <= args.steps <= _MOST_STEPS:
         raise UsageError(f"--steps {args.steps}: use 1 to {_MOST_STEPS}")
-    run, rows = _observed(args)
+    run, rows, context = _observed(args)
     if not rows:
         raise DfxError(f"run {run} has no steps: nothing was written")
-    data = json.dumps(trace(run, rows, __version__), allow_nan=False).encode()
+    data = json.dumps(trace(run, rows, __version__, context), allow_nan=False).encode()
     is_packed = args.file.endswith(".gz")
     try:
         Path(args.file).write_bytes(gzip.compress(data) if is_packed else data)
@@ -59,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _observed(args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
+def _observed(args: argparse.Namespace) -> _Observed:
     config = configuration.load({"directory": args.directory}, os.environ, None)
     token = token_in(args.token_file)
     agent = named(args.url, token) if args.url else of_folder(config, token)
@@ -74,7 +79,7 @@ def _observed(args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
     return _read(config, args)
 
 
-def _asked(agent: AskedAgent, args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
+def _asked(agent: AskedAgent, args: argparse.Namespace) -> _Observed:
     snapshot = agent.snapshot()
     if snapshot is None:
         raise NoAnswerError(f"{agent.url} follows another folder")
@@ -84,10 +89,11 @@ def _asked(agent: AskedAgent, args: argparse.Namespace) -> tuple[str, tuple[Time
         for node in (agent.snapshot() or snapshot).agent.nodes:
             if node.timeline_problem:
                 print(f"dfx-agent: without {node.node}: {node.timeline_problem}", file=sys.stderr)
-    return run, rows
+    row = next((row for row in snapshot.runs if row.run == run), None)
+    return run, rows, TraceContext(row, agent.signals(run, _CURVE_STEPS))
 
 
-def _read(config: Config, args: argparse.Namespace) -> tuple[str, tuple[TimelineRow, ...]]:
+def _read(config: Config, args: argparse.Namespace) -> _Observed:
     try:
         agent = Agent(config, reap=False)
     except SegmentError as error:
@@ -96,10 +102,12 @@ def _read(config: Config, args: argparse.Namespace) -> tuple[str, tuple[Timeline
     while time.monotonic() < end:
         agent.poll()
         time.sleep(config.poll_seconds)
-    run = _chosen([row.run for row in agent.snapshot().runs], args)
+    found = {row.run: row for row in agent.snapshot().runs}
+    run = _chosen(list(found), args)
     rows = agent.timeline(run, args.steps)
+    context = TraceContext(found[run], agent.signal_history(run, _CURVE_STEPS))
     agent.stop()
-    return run, rows
+    return run, rows, context
 
 
 def _chosen(runs: Sequence[str], args: argparse.Namespace) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dfx_agent.base.html import template
@@ -48,7 +49,7 @@ class _Row:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _IncidentLine:
     """One incident, open or over."""
 
     begin: str
@@ -102,7 +103,7 @@ def _page(
         subtitle=" · ".join([run.framework, *written] if run.framework else written),
         run=run,
         incident=incident,
-        facts_of=_facts,
+        facts_of=partial(_facts, run),
         ranks=list(_ranks(run, at, {(p.role, p.rank): p.last_collective for p in places})),
         recorded=[
             (place, [_collective(issued, at) for issued in place.recorded_collectives])
@@ -113,7 +114,7 @@ def _page(
         steps=[_step(step) for step in reversed(run.steps)],
         work=work_lines(run),
         banner=() if incident else banner_of(run, at),
-        incidents=[_told(row) for row in (*run.incidents, *run.past_incidents)],
+        incidents=[_incident_line(row) for row in (*run.incidents, *run.past_incidents)],
         memory=list(_memory(run)),
         drawn=drawn or {"curves": (), "ranks": (), "legend": ()},
     )
@@ -135,12 +136,14 @@ def _drawn(
     }
 
 
-def _told(incident: Incident) -> _Told:
+def _incident_line(incident: Incident) -> _IncidentLine:
     step = "" if incident.step is None else f"step {incident.step}, "
     end = incident.end_seconds
     over = "still open" if end is None else _clock(end)
     lasting = " (until the run ended)" if incident.is_until_run_end else ""
-    return _Told(f"{step}{_clock(incident.since_seconds)}", f"{over}{lasting}", incident.sentence)
+    return _IncidentLine(
+        f"{step}{_clock(incident.since_seconds)}", f"{over}{lasting}", incident.sentence
+    )
 
 
 def _memory(run: RunRow) -> Iterator[_Row]:
@@ -164,13 +167,16 @@ def _bytes(num_bytes: float | None) -> str:
     return "unknown" if num_bytes is None else bytes_text(num_bytes)
 
 
-def _facts(verdict: Verdict) -> str:
-    since = verdict.since_seconds
+def _facts(run: RunRow, verdict: Verdict) -> str:
+    """Without a begin where an incident has it: a verdict sees only the latest steps."""
+    known = {(incident.kind, incident.role) for incident in run.incidents}
+    has_begin = (verdict.kind, verdict.role) in known
+    since = None if has_begin else verdict.since_seconds
     fields = {
         "cause": verdict.cause,
         "to blame": ", ".join(verdict.ranks),
         "stage": verdict.stage_text,
-        "step": "" if verdict.step is None else str(verdict.step),
+        "step": "" if verdict.step is None or has_begin else str(verdict.step),
         "since": "" if since is None else _clock(since),
     }
     return "; ".join(f"{name}: {value}" for name, value in fields.items() if value)

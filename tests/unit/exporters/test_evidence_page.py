@@ -108,13 +108,15 @@ def test_a_report_has_the_incidents_of_the_agent_and_every_drawing():
     series = SignalSeries("reward", values, (None,) * 40, (None,) * 40, values)
     history = SignalHistory(steps, (False,) * 40, (series,), ())
     timeline = source.timeline(run.run, 3)
-    run = replace(run, incidents=(straggler(step),), past_incidents=(over,))
+    recent = Verdict("straggler", "found", "trainer", "Rank 2 is slow.", ("2",), step=148)
+    run = replace(run, incidents=(straggler(step),), past_incidents=(over,), verdicts=(recent,))
     page = of_run(run, snapshot.agent, snapshot.time_seconds, history, timeline)
     head = page[: page.index("<h2>Verdicts")]
     assert '<div class="verdict banner warn">' in head
     assert f"since step {step}, " in head
     assert "<b>Do:</b> Move the rank." in head
     assert "It was slow before." in head
+    assert "148" not in page[len(head) : page.index("<h2>Ranks")], "the incident has the begin"
     drawn = re.findall(r"<figcaption>([^<]*)", head)
     assert drawn[0] == "reward: 3.9 at step 39, 0 to 3.9 since step 0"
     for said in ("Last step of each rank", "Timeline of the latest steps", "Work of each rank in"):
