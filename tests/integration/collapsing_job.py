@@ -6,6 +6,7 @@
 import random
 import sys
 import time
+from contextlib import suppress
 
 import dfx_agent.shim as dfx
 
@@ -22,11 +23,16 @@ def main() -> None:
         dfx.set_step(step)
         with dfx.stage("actor_update"):
             time.sleep(bad_seconds if is_bad else STEP_SECONDS)
+        with suppress(ValueError), dfx.stage("reward"):
+            raise ValueError("a reward function that fails")
         values = {
             "actor/grad_norm": 0.4 * rng.lognormvariate(0, 0.15),
             "actor/entropy": 0.3 * rng.lognormvariate(0, 0.08),
             "critic/score/mean": rng.gauss(0.1 if is_bad else 0.6, 0.03),
             "response_length/mean": (15 if is_bad else 800) * rng.lognormvariate(0, 0.06),
+            "pipeline/reward_seconds/math/p50": 0.2,
+            "pipeline/errors/timeout": 1.0,
+            "fully_async/rollouter/step_generated_samples": 63.0,
         }
         dfx.scalars(values, step=step)
 

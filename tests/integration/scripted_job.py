@@ -144,6 +144,7 @@ class ScriptedRank:
             "allocated_bytes": allocated, "reserved_bytes": reserved, "limit_bytes": 80 * GIB,
             "num_alloc_retries": float(step // 10), "num_ooms": float(self.rank == 3),
             "stage_peak_bytes/rollout": 49 * GIB, "stage_peak_bytes/backward": 66 * GIB,
+            "stage/allocated_bytes/rollout": 30 * GIB,
             "stage/num_alloc_retries/backward": float(step // 10),
             "stage/num_ooms/rollout": float(self.rank == 3),
             "at/end/offload/allocated_bytes/backward": 2 * GIB,

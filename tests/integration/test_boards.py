@@ -54,7 +54,15 @@ COLLAPSED_STEP_SECONDS = 6
 NOWHERE = -1e9
 # of an asynchronous job, and of what frameworks send: test_pipeline_board.py
 ELSEWHERE = {"dfx-pipeline", "dfx-native"}
-QUERIES = [q for q in (*panel_queries(), *annotation_queries()) if q.board not in ELSEWHERE]
+# needs a rollout engine: test_pipeline_board.py
+KV_CACHE = "KV cache of each replica, and its peak"
+# needs a driver that reports the memory of each process: test_prometheus.py of the exporters
+COMMUNICATION = "Communication buffers over time, an estimate"
+QUERIES = [
+    q
+    for q in (*panel_queries(), *annotation_queries())
+    if q.board not in ELSEWHERE and q.panel not in {KV_CACHE, COMMUNICATION}
+]
 
 
 def scripted_devices(folder):

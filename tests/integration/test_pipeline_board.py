@@ -15,7 +15,11 @@ pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[d
 
 NUM_STEPS = 12
 STEPS_SECONDS = 240.0
-QUERIES = [q for q in panel_queries() if q.board in {"dfx-pipeline", "dfx-native"}]
+# of another board, which is tested with a job without engines
+KV_CACHE = "KV cache of each replica, and its peak"
+QUERIES = [
+    q for q in panel_queries() if q.board in {"dfx-pipeline", "dfx-native"} or q.panel == KV_CACHE
+]
 NATIVE = {
     "metric": "dfx_turns", "counter": "dfx_stale_samples_total", "other": "dfx_signal_value",
     "other_counter": "dfx_micro_batches_total", "own": "dfx_host_cpu_ratio",
