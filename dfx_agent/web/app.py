@@ -83,23 +83,10 @@ def create_app(
     ``earlier_steps`` what a snapshot does not hold any more.
     ``app.state.stream`` is the ``ViewStream``, to be closed before the server stops.
     """
-    app = FastAPI(
-        title="dfx-agent",
-        version=__version__,
-        openapi_url="/api/v1/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        lifespan=_few_threads,
-        telemetry=_NO_TELEMETRY,
-    )
+    app = _guarded_app(access)
     encode = Document[Snapshot](Snapshot).dumped
     app.state.stream = ViewStream(source, full_rows)
     app.router.routes.extend(routes)
-    app.add_middleware(Compression)
-    app.add_middleware(Guard, access=access)
-    app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_exception_handler(BlindError, _blind)
-    app.add_exception_handler(Exception, _internal_error)
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
     for api in (_verdicts_api, _timeline_api, _signals_api):
         app.include_router(api(source), prefix="/api/v1", tags=["runs"])
@@ -109,6 +96,25 @@ def create_app(
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
     app.include_router(_probes(source, render_metrics))
     _add_page(app)
+    return app
+
+
+def _guarded_app(access: Access | None) -> FastAPI:
+    """An app without routes, with what every request passes."""
+    app = FastAPI(
+        title="dfx-agent",
+        version=__version__,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_few_threads,
+        telemetry=_NO_TELEMETRY,
+    )
+    app.add_middleware(Compression)
+    app.add_middleware(Guard, access=access)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(BlindError, _blind)
+    app.add_exception_handler(Exception, _internal_error)
     return app
 
 
