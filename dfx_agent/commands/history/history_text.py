@@ -20,14 +20,19 @@ def list_lines(runs: Sequence[StoredRun], now_seconds: float) -> list[str]:
     rows += [
         (
             run.id,
-            _duration(run.latest_seconds - run.begin_seconds),
+            duration_text(run.latest_seconds - run.begin_seconds),
             str(run.num_steps),
             _end_word(run, now_seconds),
-            f"{run.state}: {_incidents_text(run)}" if run.incidents else run.state,
+            state_word(run),
         )
         for run in runs
     ]
     return table_lines(rows, width_of_output())
+
+
+def state_word(run: StoredRun) -> str:
+    """The state of the whole run, with its incidents."""
+    return f"{run.state}: {_incidents_text(run)}" if run.incidents else run.state
 
 
 def _end_word(run: StoredRun, now_seconds: float) -> str:
@@ -39,16 +44,16 @@ def _end_word(run: StoredRun, now_seconds: float) -> str:
 def run_lines(run: StoredRun, now_seconds: float) -> list[str]:
     """What happened in one run and how it ended."""
     size = "" if run.world_size is None else f", world size {run.world_size}"
-    span = _duration(run.latest_seconds - run.begin_seconds)
+    span = duration_text(run.latest_seconds - run.begin_seconds)
     steps = f"{run.num_steps} steps stored"
     steps += "" if run.last_step is None else f", the last is step {run.last_step}"
     missed = f" {run.num_missed_steps} steps are missing." if run.num_missed_steps else ""
     return [
         f"run {run.run} ({run.framework or 'no framework'}{size})",
         f"  file       {run.path}",
-        f"  begin      {_moment(run.begin_seconds)}, observed for {span}",
+        f"  begin      {moment_text(run.begin_seconds)}, observed for {span}",
         f"  steps      {steps}.{missed}",
-        f"  agent      started {_times(run.num_agent_starts)}",
+        f"  agent      started {times_text(run.num_agent_starts)}",
         *_wrapped("  end        ", run.how_it_ended(now_seconds)),
         *_wrapped("  state      ", _state_text(run)),
         *_incident_lines(run),
@@ -59,7 +64,7 @@ def run_lines(run: StoredRun, now_seconds: float) -> list[str]:
 def _state_text(run: StoredRun) -> str:
     """A run with an incident is never shown as clear, whatever came after."""
     if run.incidents:
-        return f"{run.state}: {_incidents_text(run)}, see below"
+        return f"{state_word(run)}, see below"
     return f"{run.state}: {run.reason.removeprefix(run.ending).strip()}"
 
 
@@ -80,14 +85,18 @@ def _alert_lines(run: StoredRun) -> Iterator[str]:
         yield f"  and {len(run.alerts) - _MOST_ALERTS} more: --json has all"
 
 
-def _when(run: StoredRun, event: StoredIncident | StoredAlert) -> str:
-    """Begin, duration and step of an incident or an alert."""
+def when_text(run: StoredRun, event: StoredIncident | StoredAlert) -> str:
+    """Begin and duration of an incident or an alert."""
     if event.end_seconds is not None:
-        lasted = f"for {_duration(event.end_seconds - event.begin_seconds)}"
+        lasted = f"for {duration_text(event.end_seconds - event.begin_seconds)}"
     else:
         lasted = "until the run ended" if run.ending else "and its end was not observed"
+    return f"{moment_text(event.begin_seconds)} {lasted}"
+
+
+def _when(run: StoredRun, event: StoredIncident | StoredAlert) -> str:
     where = "" if event.step is None else f", step {event.step}"
-    return f"{_moment(event.begin_seconds)} {lasted}{where}"
+    return f"{when_text(run, event)}{where}"
 
 
 def _incidents_text(run: StoredRun) -> str:
@@ -123,15 +132,17 @@ def width_of_output() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
-def _times(number: int) -> str:
+def times_text(number: int) -> str:
+    """For example "3 times"."""
     return "once" if number == 1 else f"{number} times"
 
 
-def _moment(seconds: float) -> str:
+def moment_text(seconds: float) -> str:
+    """In the zone of this machine."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """The two largest units: "41 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"."""
     whole = max(0, round(seconds))
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))

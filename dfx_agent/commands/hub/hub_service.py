@@ -23,6 +23,7 @@ from dfx_agent.commands.hub.hub_spans import HubSpans
 from dfx_agent.commands.hub.node_timelines import NodeTimelines
 from dfx_agent.commands.hub.probing import Probing
 from dfx_agent.commands.hub.shown_ranks import ShownRanks
+from dfx_agent.commands.serve import stored_history
 from dfx_agent.commands.serve.delivery import receivers
 from dfx_agent.commands.serve.options import listener_of, read_token
 from dfx_agent.commands.serve.shutdown import wait_for_nodes
@@ -100,6 +101,7 @@ class Hub:
             traces.route(self._spans),
             targets.route(self.intake, is_local=self._is_local),
             diagnosis_text.route(self._source.snapshot, ""),
+            stored_history.hub_route(),
         )
         render = PrometheusExporter(self._source, self._alerts).render
         full = self._ranks.full

@@ -1,18 +1,26 @@
 """The history of runs in a serving agent: it is written, and the page and the API read it.
 
-`/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents. After a
+`/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents. The pages
+`/history` and `/history/RUN` show the same to people. After a
 restart of the agent, scalars and the heatmap have the steps that an earlier agent stored.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 
 from dfx_agent.agent.agent import Agent
@@ -34,8 +42,10 @@ if TYPE_CHECKING:
     from dfx_agent.exporters.history.recording import HistoryThread
     from dfx_agent.exporters.history.stored_run import StoredRun
 
-PATH = "/api/v1/history"
+PATH, PAGE = "/api/v1/history", "/history"
 _HEADERS = {"Cache-Control": "no-store"}
+_IS_OFF = "History is off: see the setting history_directory."
+_OF_HUB = "A hub stores no history: the agent of each node stores its own ranks."
 _BYTES_PER_MIB = 1 << 20
 # steps that an opened page gets: as many as its heatmap shows, fewer of a large job
 _MOST_STEPS, _MOST_CELLS = 500, 50_000
@@ -74,7 +84,12 @@ class StoredHistory:
         return self._thread is None or self._thread.stop()
 
     def routes(self) -> list[Route]:
-        return [Route(PATH, self._list), Route(PATH + "/{run:path}", self._one)]
+        return [
+            Route(PATH, self._list),
+            Route(PATH + "/{run:path}", self._one),
+            Route(PAGE, self._list_page),
+            Route(PAGE + "/{run:path}", self._run_page),
+        ]
 
     def _path_of(self, run: str) -> str | None:
         return None if self._thread is None else self._thread.path_of(run)
@@ -102,10 +117,42 @@ class StoredHistory:
             return JSONResponse({"detail": str(error)}, 500)
         return Response(body, headers=_HEADERS, media_type="application/json")
 
+    def _list_page(self, _request: Request) -> Response:
+        from dfx_agent.commands.history.history_page import list_page
+        from dfx_agent.exporters.history.stored_run import runs_in
+
+        if self._directory is None:
+            return HTMLResponse(list_page((), [_IS_OFF], time.time()), headers=_HEADERS)
+        return HTMLResponse(list_page(*runs_in(self._directory), time.time()), headers=_HEADERS)
+
+    def _run_page(self, request: Request) -> Response:
+        from dfx_agent.commands.history.history_page import run_page
+        from dfx_agent.exporters.history.stored_run import load, path_of
+
+        name, directory = request.path_params["run"], self._directory
+        path = None if directory is None else path_of(name, directory)
+        if path is None:
+            return RedirectResponse(PAGE)
+        try:
+            return HTMLResponse(run_page(load(path), time.time()), headers=_HEADERS)
+        except HistoryFileError as error:
+            return PlainTextResponse(str(error), 500)
+
 
 def _without_details(run: StoredRun) -> StoredRun:
     """For a list: evidence and alerts of each run are asked for separately."""
     return replace(run, alerts=())
+
+
+def hub_route() -> Route:
+    """The page `/history` of a hub, which says where history is."""
+
+    def page(_request: Request) -> Response:
+        from dfx_agent.commands.history.history_page import list_page
+
+        return HTMLResponse(list_page((), [_OF_HUB], time.time()), headers=_HEADERS)
+
+    return Route(PAGE, page)
 
 
 class SourceWithHistory:

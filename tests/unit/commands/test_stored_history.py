@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -67,6 +68,25 @@ def test_stored_runs_are_listed_and_served_by_name_and_id(stored, tmp_path):
         assert found["incidents"][0]["sentence"] == "Rank 1 delays the others."
 
 
+def test_pages_show_the_list_and_what_happened_in_a_run(stored, tmp_path):
+    get = client_of(str(tmp_path))
+    listed = get("/history").text
+    assert "found: 1 incident (straggler)" in listed
+    (link,) = re.findall(r'href="(/history/[^"]+)"', listed)
+    page = get(link).text
+    assert "The run ended at 12:00:00" in page
+    assert "Rank 1 delays the others." in page
+    assert 'class="critical" x="10.0" y="0" width="7.5"' in page
+    assert get("/history/unknown").status_code == 307
+
+
+def test_names_of_runs_are_text_in_pages(tmp_path):
+    store(tmp_path, "<script>", ending="")
+    listed = client_of(str(tmp_path))("/history").text
+    assert "<script>" not in listed
+    assert "&lt;script&gt;" in listed
+
+
 def test_a_path_is_no_name_of_a_run(stored, tmp_path):
     get = client_of(str(tmp_path / "elsewhere"))
     for name in (stored, stored.lstrip("/"), "nightly", "../" + stored.rpartition("/")[2]):
@@ -75,8 +95,10 @@ def test_a_path_is_no_name_of_a_run(stored, tmp_path):
         assert "sqlite" not in answer.text.replace(name, "")
 
 
-def test_without_history_the_list_is_empty():
-    assert client_of("off")("/api/v1/history").json() == []
+def test_without_history_the_list_is_empty_and_the_page_says_why():
+    get = client_of("off")
+    assert get("/api/v1/history").json() == []
+    assert "History is off" in get("/history").text
 
 
 def test_a_folder_in_memory_is_a_wrong_setting():
