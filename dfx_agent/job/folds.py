@@ -18,7 +18,7 @@ from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.reporting_nodes import ReceivedFacts, ReportingNodes
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.hub_job import HubJob
+from dfx_agent.job.hub_view import HubJob
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dfx_agent.base.text import capitalized, joined
+from dfx_agent.base.text import capitalized, joined, seconds_text
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.job.fold import JobFold
+from dfx_agent.job.incidents import sentences
+from dfx_agent.job.job import Job
 from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
 from dfx_agent.job.presences import blocked_peers, lost_labels, presences, silent_roles
 from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
-from dfx_agent.job.roster import missing_text
+from dfx_agent.job.roster import SILENT_SECONDS, missing_text
 from dfx_agent.judge.part_of_job import PART_OF_JOB, THIS_NODE_ONLY
 from dfx_agent.judge.words import labels_text, places_text
-from dfx_agent.snapshot import Verdict
+from dfx_agent.snapshot import RunRow, Verdict
 from dfx_agent.snapshot.faults import unclear
 
+# a node without a report for this long is not waited for: later reports are queued in the hub
+LATE_SECONDS = SILENT_SECONDS + 5.0
 _OF_RANKS = frozenset({"hang", "straggler", "crash", "memory"})
 
 
@@ -109,6 +113,23 @@ class HubView:
         for verdict in verdicts:
             reason = f"on {failing[0].node}: {failing[0].facts.failing}" if failing else ""
             yield unclear(verdict, reason) if reason else verdict
+
+
+class HubJob(Job):
+    """One job of a hub; ``row`` evaluates it."""
+
+    def row(self) -> RunRow:
+        """The row of the job, judged at the current time of its fold."""
+        fold = self.fold
+        fold.close()
+        ranks = fold.ranks()
+        view = HubView(fold, {role: facts for role, facts in ranks.items() if facts is not None})
+        # a rank that is not visible may make progress
+        quiet_seconds = 0.0 if view.is_unsure else fold.quiet_seconds
+        self.judge.judge_waits(ranks, quiet_seconds, fold.now_ns / 1e9)
+        late = fold.late_seconds
+        doubts = [sentences.LATE_FACTS(late=seconds_text(late))] if late > LATE_SECONDS else []
+        return self.concluded(self.rows.run(self.verdicts(view), self.rows.ranks()), doubts=doubts)
 
 
 def _with_reason(verdict: Verdict, reason: str) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Annotated, TypeAlias
 
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
@@ -15,8 +16,9 @@ from dfx_agent.facts.seat import ProcessId
 from dfx_agent.job.evidence import Evidence, JobView
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.bank import PARAMETERS
-from dfx_agent.judge.divergence.health import RunHealth
+from dfx_agent.judge.divergence.health import RunHealth, SavedHealth
 from dfx_agent.judge.divergence.history import signal_history
+from dfx_agent.judge.divergence.saved_state import FORMAT_2
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import KINDS, HangJudge
@@ -30,6 +32,11 @@ from dfx_agent.snapshot.faults import Faults, facts_of, unjudged
 
 # judgements that verdicts need, as faults name them
 STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"
+
+
+# state of the signal judge that the next agent restores: baselines and progress
+Signals: TypeAlias = RunHealth
+Learned: TypeAlias = Annotated[SavedHealth, FORMAT_2]
 
 
 class JobJudge:

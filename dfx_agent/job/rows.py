@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from dfx_agent.facts.layout import NO_LAYOUT
+from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.measurements import RankDetails
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.job.fold import JobFold
-from dfx_agent.job.rank_positions import Positions, RankPositions
 from dfx_agent.job.rank_rows import RankInput, rank_row
 from dfx_agent.job.step_rows import rank_order
 from dfx_agent.job.steps import latest_rows
+from dfx_agent.judge.straggler.comparable_ranks import coordinates_of
 from dfx_agent.snapshot import DroppedRanks, RankRow, RunRow, StepRow, TimeSplit, Verdict
+
+Positions = Mapping[str, Mapping[str, int]]  # rank -> axis -> its number along it
 
 _NUM_STEPS = 8
 
@@ -126,3 +128,26 @@ def _dropped(nodes: Iterable[NodeRun]) -> tuple[DroppedRanks, ...]:
 
 def _order(row: RankRow) -> tuple[str, tuple[int, str]]:
     return row.role, rank_order(row.rank)
+
+
+class RankPositions:
+    """Layout positions of the ranks of one role."""
+
+    def __init__(self) -> None:
+        self._inputs: list[object] = []
+        self._labels: list[str] = []
+        self._places: Positions = {}
+
+    def by_rank(
+        self, inputs: Sequence[object], labels: Sequence[str], layout: Callable[[], Layout]
+    ) -> Positions:
+        """Positions of ``labels``. ``inputs``: inputs of ``layout``, compared by identity."""
+        if not self._is_of(inputs) or self._labels != list(labels):
+            self._inputs, self._labels = list(inputs), list(labels)
+            self._places = coordinates_of(layout(), labels)
+        return self._places
+
+    def _is_of(self, inputs: Sequence[object]) -> bool:
+        if len(inputs) != len(self._inputs):
+            return False
+        return all(new is old for new, old in zip(inputs, self._inputs, strict=True))

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from dfx_agent.base.loopback import is_loopback
+from dfx_agent.hub.otlp.intake import AgentTarget, Intake
 from dfx_agent.snapshot import EngineFacts, Snapshot
+
+PATH = "/api/v1/targets"
 
 
 @dataclass(frozen=True)
@@ -64,3 +74,45 @@ def agent_group(
         "__meta_dfx_runs": ",".join(("", *runs, "")),
     }
     return TargetGroup((parts.netloc,), labels)
+
+
+def route(intake: Intake, *, is_local: bool) -> Route:
+    def targets(_request: Request) -> Response:
+        groups = agent_groups(intake.targets(), is_local=is_local)
+        return JSONResponse(
+            [asdict(group) for group in groups], headers={"Cache-Control": "no-store"}
+        )
+
+    return Route(PATH, targets)
+
+
+def agent_groups(targets: tuple[AgentTarget, ...], *, is_local: bool) -> tuple[TargetGroup, ...]:
+    """One target per agent; agents on loopback only if all are on this machine."""
+    found = (
+        agent_group(target.url, target.node, target.runs, is_local=is_local) for target in targets
+    )
+    return tuple(group for group in found if group is not None)
+
+
+class TargetsFile:
+    """``write`` replaces the whole file when the targets have changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._written: tuple[TargetGroup, ...] | None = None
+
+    def write(self, groups: tuple[TargetGroup, ...]) -> None:
+        """Raises OSError if the file cannot be written."""
+        if groups == self._written:
+            return
+        text = json.dumps([asdict(group) for group in groups], indent=1)
+        temporary = f"{self._path}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            os.replace(temporary, self._path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self._written = groups

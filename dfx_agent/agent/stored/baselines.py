@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from dfx_agent.job.learned import Learned, Signals
+from dfx_agent.job.judging import Learned, Signals
 from dfx_agent.node.segments.owned_files import (
     MAX_BYTES,
     HeldFolder,

@@ -43,7 +43,7 @@ from dfx_agent.snapshot import (
     SpansRow,
     TimelineRow,
 )
-from dfx_agent.web import node_targets as targets
+from dfx_agent.web import targets
 from dfx_agent.web.app import create_app
 from dfx_agent.web.server import HubProtocol, Server
 
@@ -140,7 +140,7 @@ class Hub:
 
     def _write_targets(self) -> None:
         assert self._file is not None
-        found = targets.target_groups(self.intake.targets(), is_local=self._is_local)
+        found = targets.agent_groups(self.intake.targets(), is_local=self._is_local)
         try:
             self._file.write(found)
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dfx_agent.agent.stored.baselines import FILE
-from dfx_agent.job.learned import Learned
+from dfx_agent.job.judging import Learned
 from dfx_agent.judge.divergence.health import RunHealth
 
 FORMAT_2 = Path(__file__).with_name("format_2.json")
