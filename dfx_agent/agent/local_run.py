@@ -250,7 +250,7 @@ class LocalRun:
         self, ranks: Mapping[str, Sequence[RankFacts]], now_ns: int
     ) -> dict[str, tuple[RankFacts, ...]]:
         """Facts about the processes that are shown and that no judge reads."""
-        judged = {(role, rank.label) for role, known in ranks.items() for rank in known}
+        judged = {(role, rank.label) for role, of_role in ranks.items() for rank in of_role}
         by_role: dict[str, list[RankFacts]] = {}
         for (role, label), process in self.processes.items():
             if role == LOG_ROLE or (role, label) not in judged:

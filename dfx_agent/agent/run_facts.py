@@ -77,7 +77,7 @@ class RunReporter:
             left=left,
             ranks=ranks,
             unjudged={
-                role: tuple(map(rounding.rank, known)) for role, known in facts.unjudged.items()
+                role: tuple(map(rounding.rank, ranks)) for role, ranks in facts.unjudged.items()
             },
             totals=unsent.totals(
                 [seat.id for seat in facts.seats], run.totals_of, facts.now_ns, is_full=is_full

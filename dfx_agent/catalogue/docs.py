@@ -22,7 +22,7 @@ _HUB = """
 ## Series that a hub does not export
 
 A hub exports the series of the job. Of each rank it exports the series that judges need, totals
-and memory; counters and bytes of a rank are up to 15 s old. Scrape the agents of the nodes too,
+and memory; counters and bytes of a rank are up to 60 s old. Scrape the agents of the nodes too,
 [with one entry](how-to/many_nodes.md), for values that frameworks report (source `native`, and
 `dfx_native_metric`) and for
 

@@ -181,7 +181,7 @@ def _numbers(row: _Row) -> _Row:
 def _bytes(value: Any) -> Any:
     """Four significant digits; also in mappings and rows. Texts stay."""
     if isinstance(value, dict):
-        return {name: _bytes(of) for name, of in value.items()}
+        return {name: _bytes(part) for name, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return _numbers(value)
     return float(f"{value:.4g}") if isinstance(value, (float, int)) else value

@@ -28,9 +28,9 @@ from dfx_agent.hub import rounding
 from dfx_agent.snapshot import EngineFacts
 
 _KEEP_STEPS, _KEEP_REPORTS = 64, 256
-# totals of a living rank are sent in this interval, of ranks that make samples with every report:
-# a pipeline is judged by them
-_TOTALS_EVERY_NS = 15 * 10**9
+# totals of a living rank are sent in this interval, of ranks that make samples more often: a
+# pipeline is judged by them
+_TOTALS_EVERY_NS, _TOTALS_OF_ROLLOUT_EVERY_NS = 60 * 10**9, 5 * 10**9
 # one engine has hundreds of numbers
 _ENGINES_EVERY_NS = 5 * 10**9
 _MOST_OPERATIONS, _MOST_FRAMES = 64, 64
@@ -160,7 +160,7 @@ class UnsentFacts:
         *,
         is_full: bool,
     ) -> tuple[RankTotals, ...]:
-        """Totals that have changed, of a living rank at most once in 15 s.
+        """Totals that have changed, of a living rank at most once in 60 s, or 5 s for samples.
 
         ``read``: called only for processes whose totals are due.
         """
@@ -180,7 +180,9 @@ class UnsentFacts:
     def _are_due(self, process: ProcessId, sent: _SentTotals, now_ns: int) -> bool:
         if not self._is_living(process):
             return not sent.is_final
-        return process.role in ROLLOUT_SIDE or now_ns - sent.sent_ns >= _TOTALS_EVERY_NS
+        is_frequent = process.role in ROLLOUT_SIDE
+        every_ns = _TOTALS_OF_ROLLOUT_EVERY_NS if is_frequent else _TOTALS_EVERY_NS
+        return now_ns - sent.sent_ns >= every_ns
 
     def _is_living(self, process: ProcessId) -> bool:
         """As in the report that ``seats`` has begun."""

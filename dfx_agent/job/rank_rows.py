@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from dfx_agent.facts.measurements import RankDetails, RankTotals
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.snapshot import LedgerRow, OpenSpan, RankRow, SpanKind, TimeSplit
+
+_DETAILS = tuple(field.name for field in fields(RankDetails))
 
 
 class RankInput(NamedTuple):
@@ -31,58 +34,67 @@ class RankInput(NamedTuple):
 
 def rank_row(rank: RankInput) -> RankRow:
     """The row of one rank. On a disconnected node: the last report, with state `unknown`."""
-    seat, facts, apart_seconds = rank.seat, rank.facts, rank.apart_seconds
+    seat = rank.seat
     totals = rank.totals or RankTotals(process=seat.id, num_lost_records=seat.num_lost_records)
     details = rank.details or RankDetails(last=rank.last)
-    is_unknown = seat.is_living and not rank.is_connected
-    is_passive = seat.role == LOG_ROLE or details.outside is not None
     return RankRow(
-        role=seat.role,
-        rank=seat.label,
-        local_rank=_count_or_none(seat.local_rank),
-        world_size=_count_or_none(seat.world_size),
-        node=rank.node,
-        pid=seat.pid,
-        attempt=seat.attempt,
-        state="unknown" if is_unknown else seat.state,
-        begin_seconds=seat.created_ns / 1e9 + apart_seconds,
-        last_event_seconds=_last_event(facts, apart_seconds),
-        step=facts.step if facts else None,
-        step_begin_seconds=_step_begin(facts, apart_seconds),
-        inflight=tuple(_open_spans(facts, apart_seconds)) if facts and not is_unknown else (),
-        totals=totals.split,
-        current=details.current,
-        last=details.last,
-        tokens_total=totals.tokens,
-        queue_depth=facts.queue_depth if facts else {},
-        policy_version=totals.policy_version,
-        scalars=details.scalars,
-        stamps=details.stamps,
-        num_records=totals.num_records,
-        num_lost_records=totals.num_lost_records,
-        num_late_records=totals.num_late_records,
-        num_guest_drops=totals.num_guest_drops,
-        num_earlier_records=totals.num_earlier_records,
-        counters_total=totals.counters,
-        gauges=details.gauges,
-        collectives=details.collectives,
-        groups=details.groups,
-        ledger=rank.ledger,
-        devices=totals.devices,
-        device_names=totals.device_names,
-        device_bytes=totals.device_bytes,
-        device_stages=details.device_stages,
-        host_memory=totals.host_memory,
-        held=totals.held,
-        beside_allocator=totals.beside_allocator,
-        source="passive" if is_passive else "guest",
-        outside=details.outside,
-        event_loop=details.event_loop,
-        is_suspended=facts.is_suspended if facts else False,
+        **_from_facts(rank),
+        **_from_totals(totals),
+        **_from_details(details),
+        source="passive" if seat.role == LOG_ROLE or details.outside else "guest",
         place=rank.place,
-        work=details.work,
+        ledger=rank.ledger,
         is_full=rank.details is not None,
     )
+
+
+def _from_facts(rank: RankInput) -> dict[str, Any]:
+    """Fields of RankRow that every report of the node has."""
+    seat, facts, apart_seconds = rank.seat, rank.facts, rank.apart_seconds
+    is_unknown = seat.is_living and not rank.is_connected
+    return {
+        "role": seat.role,
+        "rank": seat.label,
+        "local_rank": _count_or_none(seat.local_rank),
+        "world_size": _count_or_none(seat.world_size),
+        "node": rank.node,
+        "pid": seat.pid,
+        "attempt": seat.attempt,
+        "state": "unknown" if is_unknown else seat.state,
+        "begin_seconds": seat.created_ns / 1e9 + apart_seconds,
+        "last_event_seconds": _last_event(facts, apart_seconds),
+        "step": facts.step if facts else None,
+        "step_begin_seconds": _step_begin(facts, apart_seconds),
+        "inflight": tuple(_open_spans(facts, apart_seconds)) if facts and not is_unknown else (),
+        "queue_depth": facts.queue_depth if facts else {},
+        "is_suspended": facts.is_suspended if facts else False,
+    }
+
+
+def _from_totals(totals: RankTotals) -> dict[str, Any]:
+    """Fields of RankRow that a node sends from time to time."""
+    return {
+        "totals": totals.split,
+        "tokens_total": totals.tokens,
+        "policy_version": totals.policy_version,
+        "num_records": totals.num_records,
+        "num_lost_records": totals.num_lost_records,
+        "num_late_records": totals.num_late_records,
+        "num_guest_drops": totals.num_guest_drops,
+        "num_earlier_records": totals.num_earlier_records,
+        "counters_total": totals.counters,
+        "devices": totals.devices,
+        "device_names": totals.device_names,
+        "device_bytes": totals.device_bytes,
+        "host_memory": totals.host_memory,
+        "held": totals.held,
+        "beside_allocator": totals.beside_allocator,
+    }
+
+
+def _from_details(details: RankDetails) -> dict[str, Any]:
+    """Fields of RankRow that stay on the node."""
+    return {name: getattr(details, name) for name in _DETAILS}
 
 
 def _open_spans(facts: RankFacts, apart_seconds: float) -> Iterator[OpenSpan]:

@@ -175,7 +175,6 @@ class Track:
             has_groups=bool(process.groups),
             reached=dict(self.reached),
             operations=dict(self._operations),
-            is_suspended=self.is_suspended,
             is_stopped=is_stopped,
             is_ray_worker=self._ray.is_one,
             step_seconds=self._step_seconds(now_ns),
@@ -193,6 +192,7 @@ class Track:
         process = self.process
         opened = sorted(process.inflight, key=lambda event: event.span)
         return {
+            "is_suspended": self.is_suspended,
             "open_spans": tuple(event.name for event in opened),
             "opened_ns": tuple(event.begin_ns for event in opened),
             "reported_step": process.latest_step,

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from itertools import count
 
+import pytest
 from hang_scene import staged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,8 +184,9 @@ def test_a_launcher_that_waits_is_told_until_its_run_has_somebody(dfx_dir):
         assert [facts.launch for facts in scene.agent.facts()] == [None]
 
 
-def test_totals_are_sent_every_15_s_and_when_the_process_has_ended():
-    process = ProcessId("trainer", "0", 1)
+@pytest.mark.parametrize(("role", "seconds"), [("trainer", 60), ("rollout", 5)])
+def test_totals_are_sent_every_minute_and_when_the_process_has_ended(role, seconds):
+    process = ProcessId(role, "0", 1)
     unsent, reads = UnsentFacts(), count(1)
 
     def sent(at_seconds: int, *, is_full: bool = False) -> list[int]:
@@ -194,12 +196,12 @@ def test_totals_are_sent_every_15_s_and_when_the_process_has_ended():
     def read(_process: ProcessId) -> RankTotals:
         return RankTotals(process=process, num_records=next(reads))
 
-    living = Seat(role="trainer", label="0", created_ns=1)
+    living, due = Seat(role=role, label="0", created_ns=1), 100 + seconds
     unsent.seats([living], is_full=True)
-    assert [sent(at) for at in (100, 101, 114, 115, 116)] == [[1], [], [], [2], []]
-    assert sent(117, is_full=True) == [3]
+    assert [sent(at) for at in (100, 101, due - 1, due, due + 1)] == [[1], [], [], [2], []]
+    assert sent(due + 2, is_full=True) == [3]
     unsent.seats([replace(living, state="exited")], is_full=False)
-    assert [sent(at) for at in (118, 119, 200)] == [[4], [], []]
+    assert [sent(at) for at in (due + 3, due + 4, due + 100)] == [[4], [], []]
 
 
 def test_totals_are_stored_until_new_ones_arrive_or_the_process_is_removed():

@@ -80,8 +80,9 @@ def test_the_list_of_fields_that_stay_on_the_node_is_the_code():
 
 @pytest.fixture(autouse=True)
 def totals_with_every_report(monkeypatch):
-    """Usually they are up to 15 s older than the facts beside them."""
+    """Usually they are up to a minute older than the facts beside them."""
     monkeypatch.setattr(sending, "_TOTALS_EVERY_NS", 0)
+    monkeypatch.setattr(sending, "_TOTALS_OF_ROLLOUT_EVERY_NS", 0)
 
 
 @pytest.fixture
