@@ -169,8 +169,8 @@ def _bytes(num_bytes: float | None) -> str:
 
 def _facts(run: RunRow, verdict: Verdict) -> str:
     """Without a begin where an incident has it: a verdict sees only the latest steps."""
-    known = {(incident.kind, incident.role) for incident in run.incidents}
-    has_begin = (verdict.kind, verdict.role) in known
+    begun = {(incident.kind, incident.role) for incident in run.incidents}
+    has_begin = (verdict.kind, verdict.role) in begun
     since = None if has_begin else verdict.since_seconds
     fields = {
         "cause": verdict.cause,

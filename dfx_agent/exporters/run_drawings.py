@@ -218,9 +218,9 @@ def _ratio_color(ratio: float) -> str:
 
 
 def _curve(series: SignalSeries, steps: Sequence[int], marks: Sequence[int]) -> Drawing:
-    known = [value for value in series.values if value is not None and isfinite(value)] or [0.0]
-    room = (max(known) - min(known)) / 2  # more of the usual range would flatten the values
-    low, high = min(known) - room, max(known) + room
+    finite = [value for value in series.values if value is not None and isfinite(value)] or [0.0]
+    room = (max(finite) - min(finite)) / 2  # more of the usual range would flatten the values
+    low, high = min(finite) - room, max(finite) + room
     top, height = 16.0, _CURVE_HEIGHT - 20.0
     span, width = (high - low) or 1.0, _CURVE_WIDTH / max(1, len(steps) - 1)
 
@@ -237,7 +237,7 @@ def _curve(series: SignalSeries, steps: Sequence[int], marks: Sequence[int]) -> 
             lines.append(Line(f"{x:.1f},{top} {x:.1f},{top + height}", "mark"))
     latest = next((value for value in reversed(series.values) if value is not None), 0.0)
     name = series.signal.replace("_", " ")
-    spread = f"{rounded(min(known))} to {rounded(max(known))}"
+    spread = f"{rounded(min(finite))} to {rounded(max(finite))}"
     caption = f"{name}: {rounded(latest)} at step {steps[-1]}, {spread} since step {steps[0]}"
     return Drawing(caption, _CURVE_WIDTH, _CURVE_HEIGHT, lines=tuple(lines))
 

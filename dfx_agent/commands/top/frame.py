@@ -99,6 +99,7 @@ def _style(level: str, size: Size) -> str:
 def _header(shown: Shown, run: RunRow, choice: Choice, size: Size) -> Text:
     living = sum(rank.state in {"live", "unknown"} for rank in run.ranks)
     steps = [rank.step for rank in run.ranks if rank.step is not None]
+    steps = steps or [step.step for step in run.steps]
     role = next((rank.role for rank in run.ranks if rank.last), "")
     seconds = step_seconds_of(run, role)
     num_runs = len(shown.snapshot.runs) if shown.snapshot else 0
@@ -131,6 +132,8 @@ def _banner(shown: Shown, run: RunRow, size: Size) -> list[Text]:
     num_named = 3 if size.height >= _TALL else 1
     for line in rest[:num_named]:
         lines.append(Text(f"{SIGNS[line.level]} {line.title}", _style(line.level, size)))
+    if run.ending and not first.title.startswith(run.ending.removesuffix(".")):
+        lines += [Text(text) for text in _filled(f"· {run.ending}", "  ", size, 2)]
     if len(rest) > num_named:
         lines.append(Text(f"  and {len(rest) - num_named} more problems: press e"))
     return lines

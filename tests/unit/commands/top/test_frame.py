@@ -122,11 +122,13 @@ def test_no_run_says_how_to_start_one():
 
 def test_an_ended_run_is_never_green_after_an_incident():
     past = replace(FOUND["hang"][0], end_seconds=NOW, is_until_run_end=True)
-    ended = tuple(replace(rank, state="exited") for rank in run_of().ranks)
+    ended = tuple(replace(rank, state="exited", step=None) for rank in run_of().ranks)
     row = replace(run_of(), ranks=ended, past_incidents=(past,), ending="The run ended at 3.")
     lines = text_of(shown(row))
     assert lines[1] == "✕ Rank 2 is stuck in rollout"
     assert "until the run ended" in lines[2]
+    assert "· The run ended at 3." in lines
+    assert " · step 2 · " in lines[0]
     standing = Standing("found", past.sentence)
     lines = text_of(shown(finished=(RunVerdicts("old", standing, (), (), (past,)),)))
     assert lines[:2] == ["run old, which has ended:", "✕ Rank 2 is stuck in rollout"]
