@@ -27,13 +27,13 @@ EXAMPLE = """dfx-agent diagnose --watch 60
 The worst comes first, on about one screen; --verbose shows all of it.
 
 exit code by the state of the worst run: 0 nothing was found (clear, insufficient evidence, or a
-warning), 1 something was found, 2 wrong use, no observed process, or the agent is blind: something
-was not read or judged for three periods. Nothing is clear while an alert fires or a judge lacks
-evidence. An agent that follows the folder is asked, since it has seen more; without an agent the
-segments are read for 3 s. A hang shows 10 to 15 s after a rank stops taking part; a straggler
-takes some steps: --watch looks longer, and ends as soon as something is found. Divergence needs
-baselines of 14 steps, which an agent stores; data needs batches that cross two boundaries of the
-ledger."""
+warning), 1 something was found, 2 wrong use, no observed process, nothing has been judged yet, or
+the agent is blind: something was not read or judged for three periods. Nothing is clear while an
+alert fires or a judge lacks evidence. An agent that follows the folder is asked, since it has seen
+more; without an agent the segments are read for 3 s. A hang shows 10 to 15 s after a rank stops
+taking part; a straggler takes some steps: --watch looks longer, and ends as soon as something is
+found. Divergence needs baselines of 14 steps, which an agent stores; data needs batches that cross
+two boundaries of the ledger."""
 
 _WATCH_SECONDS = 3.0
 _PLAIN_WIDTH = 100

@@ -19,6 +19,7 @@ from dfx_agent.base.text import seconds_text, whole_number
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.judge.memory.judge import heap_text
 from dfx_agent.snapshot import (
+    UNJUDGED,
     Blindness,
     Bottleneck,
     EngineNote,
@@ -115,7 +116,9 @@ def exit_code(seen: Observed, run: str | None) -> int:
     """Of what is not seen nothing is known: that is no 0."""
     if finds_something(seen):
         return 1
-    return 2 if _blind(seen, run) or not (seen.runs or seen.finished) else 0
+    is_unseen = not (seen.runs or seen.finished)
+    is_unjudged = bool(seen.runs) and all(row.standing == UNJUDGED for row in seen.runs)
+    return 2 if _blind(seen, run) or is_unseen or is_unjudged else 0
 
 
 def _blind(seen: Observed, run: str | None) -> Blindness | None:

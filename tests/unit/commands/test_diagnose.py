@@ -16,6 +16,7 @@ from dfx_agent.commands.diagnose import diagnosis_text
 from dfx_agent.commands.diagnose.colors import colored
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.snapshot import (
+    UNJUDGED,
     Bottleneck,
     EngineNote,
     EnginePool,
@@ -76,6 +77,16 @@ def test_an_engine_that_stands_out_is_said_and_is_no_verdict():
     text = diagnosis_text.text(told, None)
     assert "  engine: replica 1 has 40 requests waiting" in text.splitlines()
     assert diagnosis_text.exit_code(told, None) == 0
+
+
+def test_while_nothing_has_been_judged_the_exit_code_is_no_0():
+    told = seen("/dfx", state="clear", rank_state="live")
+    (run,) = told.runs
+    unjudged = replace(run, run="empty.jsonl", standing=UNJUDGED)
+    alone = replace(told, snapshot=replace(told.snapshot, runs=(unjudged,)))
+    both = replace(told, snapshot=replace(told.snapshot, runs=(run, unjudged)))
+    assert diagnosis_text.exit_code(alone, None) == 2
+    assert diagnosis_text.exit_code(both, None) == 0
 
 
 def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault():
