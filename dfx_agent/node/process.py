@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 
-from dfx_agent.catalogue.per_rank import STAGE_FAILURES_COUNTER
 from dfx_agent.facts.scalars import ScalarRecord
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.node.device_stages import DeviceStages
@@ -34,7 +33,7 @@ from dfx_agent.node.segments.records import (
 from dfx_agent.node.thread_moves import ThreadMoves
 from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, as_accounted
 from dfx_agent.node.time.closed_step import ClosedStep
-from dfx_agent.node.time.counts import StepCounts, reported_tokens
+from dfx_agent.node.time.counts import StepCounts, count_failure, reported_tokens
 from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import Row
@@ -45,7 +44,6 @@ from dfx_agent.wire.records import (
     COUNT,
     COUNTED,
     DEVICE_TIME,
-    FAILED,
     FROM_ATTACH,
     GAUGE,
     GROUP,
@@ -86,9 +84,8 @@ class Process:
         self.registered_as = follower.identity
         self._seat: tuple[tuple[object, ...], Seat] | None = None  # and what it was made from
         self.state: Liveness = "live"
-        self.liveness_checked_ns = self.last_alive_ns = (
-            0  # last liveness check; last check that found it alive
-        )
+        # last liveness check; last check that found it alive
+        self.liveness_checked_ns = self.last_alive_ns = 0
         self.account: TimeAccount | None = None
         self._num_earlier = self.num_strange = self.step_flags = 0
         self.windows: deque[ClosedStep] = deque(maxlen=_KEEP_WINDOWS)
@@ -364,7 +361,7 @@ class Process:
                 text = names.get(name_id) or name(name_id)
                 if kind <= WAIT:
                     row = odd[span] = (t0, span, t1, parent, kind, text)
-                    self._count_failure(flagged, text)
+                    count_failure(self.counters, flagged, text)
                 else:
                     others.append((at, text))
             if t1 > last:  # noqa: PLR1730 (max() costs as much as the rest of this line's work)
@@ -382,11 +379,6 @@ class Process:
         self.last_event_ns = last or None
         self._note_inflight([e for e in batch.inflight if e.begin_ns <= future], batch.packed)
         return scalars
-
-    def _count_failure(self, flagged: int, name: str) -> None:
-        if flagged == STAGE | FAILED:
-            name = f"{STAGE_FAILURES_COUNTER}{name}"
-            self.counters[name] = self.counters.get(name, 0.0) + 1.0
 
     def _read_others(
         self, account: TimeAccount, packed: bytearray, places: list[tuple[int, str]]

@@ -7,7 +7,8 @@ CPU time varies by a few percent while the wall time of the same work varies by 
 
 from __future__ import annotations
 
-from dfx_agent.wire.records import FORWARD_SAMPLES, FORWARD_TOKENS, NO_STEP
+from dfx_agent.catalogue.per_rank import STAGE_FAILURES_COUNTER
+from dfx_agent.wire.records import FAILED, FORWARD_SAMPLES, FORWARD_TOKENS, NO_STEP, STAGE
 
 _KEEP_STEPS = 16
 
@@ -50,6 +51,13 @@ class StepCounts:
             for old_step in sorted(by_step)[:-_KEEP_STEPS]:
                 del by_step[old_step]
         return reported_tokens(tokens), tokens.get(FORWARD_TOKENS), busy_seconds, num_samples
+
+
+def count_failure(counters: dict[str, float], kind: int, name: str) -> None:
+    """Count a stage that an exception ended; ``kind`` is that of the record, with its flags."""
+    if kind == STAGE | FAILED:
+        counter = f"{STAGE_FAILURES_COUNTER}{name}"
+        counters[counter] = counters.get(counter, 0.0) + 1.0
 
 
 def reported_tokens(tokens: Tokens) -> Tokens:

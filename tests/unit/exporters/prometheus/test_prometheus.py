@@ -5,6 +5,7 @@ import math
 import subprocess
 
 import pytest
+from full_rank import BY_ARRIVAL, full_rank
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -16,20 +17,14 @@ from dfx_agent.catalogue.spec import by_name
 from dfx_agent.catalogue.verdicts import NO_STAGE
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
-    CollectiveTime,
     DeviceMemory,
     DeviceRow,
     DroppedRanks,
-    GlibcHeap,
     GroupRow,
-    HeldMemory,
     HostMemory,
     Incident,
-    LedgerRow,
     Moments,
-    NonAllocatorMemory,
     OpenSpan,
-    RankRow,
     ScalarRow,
     SegmentProblem,
     StageStamp,
@@ -37,7 +32,6 @@ from dfx_agent.snapshot import (
     Verdict,
 )
 
-BY_ARRIVAL = CollectiveTime("0", "backward", "arrival", 12, 4096.0, 1.5, 0.25, 0.0)
 SECONDS = "dfx_rank_collective_seconds_total"
 
 
@@ -328,57 +322,6 @@ def test_the_framework_s_own_value_wins_over_the_guest_s():
     assert text.count(b"\ndfx_actor_grad_norm{") == 1, "parsers hide a series written twice"
     found = samples(exporter(rank_row(scalars=both), rank_row(rank="1", scalars=both[:1])))
     assert [v for _, v in found["dfx_actor_grad_norm"]] == [1.0, 2.0], "a rank without the other"
-
-
-ONE = Moments.of_value(1.0)
-
-
-def full_rank() -> RankRow:
-    """A rank that has everything."""
-    scalars = [
-        ScalarRow("actor/lr", "dfx_learning_rate", {"model": "actor"}, 1, 1.0, ONE),
-        ScalarRow("torch/loss", "dfx_loss", {}, 1, 1.0, ONE),
-        ScalarRow("torch/grad_norm", "dfx_grad_norm", {}, 1, 1.0, ONE),
-        ScalarRow("my/own", None, {}, 1, 1.0, ONE),
-    ]
-    counts = (
-        "micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients", "new",
-        "failures/reward",
-    )  # fmt: skip
-    batch = LedgerRow(
-        "rollout", 1, 8, None, None, None, "0", "0", 1, 0, 0, 0, 0, None, num_tokens=96
-    )
-    spans = (
-        OpenSpan("stage", "backward", 1.0, 9.0, 1),
-        OpenSpan("collective", "all_reduce@0", 2.0, 3.0, None, 1234),
-    )
-    return rank_row(
-        step=1, policy_version=2, last=SPLIT, tokens_total={"response": 3.0}, inflight=spans,
-        queue_depth={"q": 1.0}, scalars=tuple(scalars), stamps=(StageStamp("idle", 0, 1.0, 2.0),),
-        counters_total=dict.fromkeys(counts, 2.0),
-        gauges={
-            "patch/ddp": -1.0, "patch/backward": 1.0, "guest/overhead_ratio": 0.001,
-            "guest/given_up": 2.0, "adapter/verl/driver/0.9.1": 1.0,
-            "delivered/verl/driver/0.9.1": 1.0, "adapter/verl/tracking/0.9.1": 1.0,
-        },
-        collectives=(BY_ARRIVAL, dataclasses.replace(BY_ARRIVAL, method="duration")),
-        groups=(GroupRow("0", 7, 6, 0.43),),
-        ledger=(batch,),
-        devices=(
-            DeviceMemory(
-                "cuda:0", 3.0, 4.0, 8.0, 1.0, 0.0, {"rollout": 3.5}, 3.0, 0.5, 0.25,
-                {"rollout": 3.0}, {"rollout": 4.0}, {"rollout": 1.0}, {"rollout": 1.0},
-            ),
-        ),
-        host_memory=HostMemory(
-            9.0, 0.5, GlibcHeap(8.0, 2.0, 1.0), 10.0, 20.0, {"rollout": 9.0}, {"rollout": 19.0}
-        ),
-        held=(
-            HeldMemory("actor_update", "end/offload", "cuda:0", 1.0, 2.0),
-            HeldMemory("actor_update", "end/offload", "host", None, None, 9.0, 19.0),
-        ),
-        beside_allocator=NonAllocatorMemory(7.0, 5.0, 9.0),
-    )  # fmt: skip
 
 
 def test_what_offloading_leaves_and_what_lies_beside_the_allocator():
