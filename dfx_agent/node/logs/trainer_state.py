@@ -107,10 +107,13 @@ def _columns(value: Mapping[str, Any], prefix: str = "") -> list[Any] | None:
 
 def _next_to(objects: list[Any], columns: Mapping[str, list[Any]]) -> list[Any] | None:
     """{"metrics": [{...}, ...], "rewards": [...]}: objects with the columns of their length."""
-    beside = {key: cells for key, cells in columns.items() if len(cells) == len(objects)}
-    if not beside or not all(isinstance(entry, dict) for entry in objects):
+    neighbours = {key: cells for key, cells in columns.items() if len(cells) == len(objects)}
+    if not neighbours or not all(isinstance(entry, dict) for entry in objects):
         return None
-    rows = (dict(zip(beside, cells, strict=True)) for cells in zip(*beside.values(), strict=True))
+    rows = (
+        dict(zip(neighbours, cells, strict=True))
+        for cells in zip(*neighbours.values(), strict=True)
+    )
     return [{**row, **entry} for row, entry in zip(rows, objects, strict=True)]
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dfx_agent.commands import build_parser
-from dfx_agent.web import access
+from dfx_agent.hub import access
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 MANIFESTS = [
