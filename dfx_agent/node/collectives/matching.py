@@ -130,6 +130,8 @@ class Collectives:
         rank = self._rank_of(process)
         self._now_ns = now_ns = max(self._now_ns, process.last_event_ns or 0)
         records, device_times = process.collectives, process.device_times
+        if not (records or device_times or process.groups):
+            return
         num_counted, num_device_counted = process.num_counted
         if num_counted or num_device_counted:
             counted = Book(rank.transfers)  # counted by an earlier agent: not shown in any row
