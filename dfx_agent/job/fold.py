@@ -274,9 +274,10 @@ class JobFold:
     def close(self) -> None:
         """Close complete steps, then judge the values and batches that are complete."""
         seats = [seat for _, seat in self.seats()]
-        living, ended = self._reached()
-        for role, steps in self.steps.items():
-            steps.close(living.get(role, {}), ended.get(role, {}))
+        if any(steps.has_open_steps for steps in self.steps.values()):
+            living, ended = self._reached()
+            for role, steps in self.steps.items():
+                steps.close(living.get(role, {}), ended.get(role, {}))
         self.judge.close(
             self._reported_steps(), self.updates(), self._progress(), is_whole=self.is_whole(seats)
         )

@@ -88,13 +88,16 @@ class JobSteps:
             open_step = self._open[number] = _Open(step.begin_seconds, step.end_seconds)
         open_step.add(node, step, ranks)
 
+    @property
+    def has_open_steps(self) -> bool:
+        """Whether ``close`` has anything to do."""
+        return bool(self._open)
+
     def close(self, living: Mapping[str, int | None], ended: Mapping[str, int | None]) -> None:
         """Close the complete steps. Both arguments: label -> the step that this rank is in.
 
         If no rank is alive, a step is complete when all ended ranks have reported it.
         """
-        if not self._open:
-            return
         latest = max((step for step in living.values() if step is not None), default=-1)
         for number, open_step in sorted(self._open.items()):
             is_complete = all(label in open_step.ranks for label in living or ended)
