@@ -15,7 +15,7 @@ from unittest.mock import patch
 from bench.measurement import Bar, Result, median_of, of_samples, report
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.base.garbage import collect_rarely
+from dfx_agent.base.garbage import IN_AN_AGENT, collect_rarely
 from dfx_agent.node.segments.reader import Follower
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP
@@ -75,7 +75,7 @@ def _measure(num_ranks: int, num_samples: int, bar: Bar) -> list[Result]:
         for _ in range(5):
             job.step()
             agent.poll()
-        collect_rarely()  # as a serving agent does
+        collect_rarely(IN_AN_AGENT)  # as a serving agent does
         for _ in range(num_samples):
             job.step()
             busy.append(_milliseconds(agent.poll))

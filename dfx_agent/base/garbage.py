@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import gc
 
-_NUM_NEW = 50_000  # values more than before, until the young ones are looked at
-_NUM_YOUNG, _NUM_MIDDLE = 20, 20
+# new values until the young ones are examined; then how often, until older ones are examined
+IN_A_HUB = 50_000, 20, 20
+# answers of its web server have cycles: with the numbers of a hub they held 10 MiB more
+IN_AN_AGENT = 5_000, 10, 10
 
 
-def collect_rarely() -> None:
+def collect_rarely(thresholds: tuple[int, int, int] = IN_A_HUB) -> None:
     """Of this process, once it is put together: what there is by then stays."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_NUM_NEW, _NUM_YOUNG, _NUM_MIDDLE)
+    gc.set_threshold(*thresholds)

@@ -16,7 +16,7 @@ from dfx_agent.alerting import notification
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.base.errors import ConfigError
-from dfx_agent.base.garbage import collect_rarely
+from dfx_agent.base.garbage import IN_AN_AGENT, collect_rarely
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.commands.diagnose import diagnosis_text
 from dfx_agent.commands.serve.delivery import receivers
@@ -123,7 +123,7 @@ class Service:
             self.otlp.start(self.agent, collect, instance)
         if self._join is not None:
             self._join.start(self.agent, self._node, self.url)
-        collect_rarely()
+        collect_rarely(IN_AN_AGENT)
 
     def _access(self) -> Access:
         """Users of the job may read; requests that change something need the token."""

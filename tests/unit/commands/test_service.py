@@ -9,6 +9,7 @@ from urllib.request import urlopen
 from job_scene import Job
 
 from dfx_agent.agent.config import Config
+from dfx_agent.base.garbage import IN_AN_AGENT
 from dfx_agent.commands.serve import service as service_module
 from dfx_agent.commands.serve.service import Service
 from dfx_agent.node.process import Process
@@ -48,11 +49,11 @@ def test_no_answer_comes_before_the_first_reading(dfx_dir, monkeypatch):
 
 
 def test_a_serving_agent_collects_garbage_rarely(dfx_dir, monkeypatch):
-    calls: list[None] = []
-    monkeypatch.setattr(service_module, "collect_rarely", lambda: calls.append(None))
+    calls: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(service_module, "collect_rarely", calls.append)
     service = Service(Config(str(dfx_dir), listen="127.0.0.1:0"))
     try:
         service.start()
     finally:
         service.stop()
-    assert len(calls) == 1
+    assert calls == [IN_AN_AGENT]
