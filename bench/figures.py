@@ -1,7 +1,7 @@
 """docs/figures.md from bench/results.json: each figure beside what it was measured with, and where.
 
-``python -m bench.figures`` prints the page. A figure without its commit cannot be measured again:
-rows of the time before commits were noted say so.
+``python -m bench.figures`` prints the page. tests/policy/test_figures.py refuses figures without a
+commit, and those of a commit that is too old.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _where(machine: Mapping[str, Any]) -> str:
         tree += ", with changes that are in no commit"
     return (
         f"{tree}; {machine['date'][:10]}, {machine['cpu']}, {machine['num_cores']} cores, "
-        f"Python {machine['python']}, kernel {machine['kernel']}."
+        f"Python {machine['python']}, kernel {machine['kernel']}, load {machine['load_average']:g}."
     )
 
 
