@@ -3,7 +3,7 @@
 import pytest
 
 from dfx_agent.catalogue import by_framework
-from dfx_agent.catalogue.quantities import QUANTITIES, REASONS
+from dfx_agent.catalogue.by_framework.quantities import QUANTITIES, REASONS
 from dfx_agent.catalogue.spec import by_name
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
