@@ -12,6 +12,7 @@ from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.snapshot import LedgerRow, OpenSpan, RankRow, SpanKind, TimeSplit
 
 _DETAILS = tuple(field.name for field in fields(RankDetails))
+_NO_DETAILS = {name: getattr(RankDetails(), name) for name in _DETAILS}
 
 
 class RankInput(NamedTuple):
@@ -36,15 +37,16 @@ def rank_row(rank: RankInput) -> RankRow:
     """The row of one rank. On a disconnected node: the last report, with state `unknown`."""
     seat = rank.seat
     totals = rank.totals or RankTotals(process=seat.id, num_lost_records=seat.num_lost_records)
-    details = rank.details or RankDetails(last=rank.last)
+    details = rank.details
+    is_outside = details is not None and details.outside is not None
     return RankRow(
         **_from_facts(rank),
         **_from_totals(totals),
-        **_from_details(details),
-        source="passive" if seat.role == LOG_ROLE or details.outside else "guest",
+        **_from_details(rank),
+        source="passive" if seat.role == LOG_ROLE or is_outside else "guest",
         place=rank.place,
         ledger=rank.ledger,
-        is_full=rank.details is not None,
+        is_full=details is not None,
     )
 
 
@@ -92,8 +94,11 @@ def _from_totals(totals: RankTotals) -> dict[str, Any]:
     }
 
 
-def _from_details(details: RankDetails) -> dict[str, Any]:
-    """Fields of RankRow that stay on the node."""
+def _from_details(rank: RankInput) -> dict[str, Any]:
+    """Fields of RankRow that stay on the node; a hub knows only the last step that it shows."""
+    details = rank.details
+    if details is None:
+        return {**_NO_DETAILS, "last": rank.last}
     return {name: getattr(details, name) for name in _DETAILS}
 
 
