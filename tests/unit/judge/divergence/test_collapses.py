@@ -14,7 +14,6 @@ from dfx_agent.commands.backtest.episodes import episodes
 from dfx_agent.commands.backtest.replay import replay
 from dfx_agent.judge.divergence.anchor import Anchor
 from dfx_agent.judge.divergence.bank import HOLD_STEPS, LATCH_SECONDS, LATCH_STEPS, SignalBank
-from dfx_agent.judge.divergence.collapse import lasting
 from dfx_agent.judge.divergence.verdict import divergence_verdict
 from dfx_agent.snapshot import SignalState
 
@@ -494,19 +493,3 @@ def test_a_reference_kl_alone_warns_and_pages_only_where_the_reward_is_lower(
     found = {(episode.alert, episode.severity) for episode in replay(rows)}
     assert (("DfxTrainingDivergence", "critical") in found) is is_paged
     assert is_paged or ("DfxReferenceKlDrift", "warning") in found
-
-
-def reward_fall_steps(*parts: tuple[int, float]) -> list[int]:
-    """Steps in which the state "reward fall" pages; parts of (rows, lowest reward of the part)."""
-    bank, rng = SignalBank(), random.Random(1)
-    rewards = [rng.uniform(low, low + 4) for num_rows, low in parts for _ in range(num_rows)]
-    states = [bank.observe(step, {"reward": reward}) for step, reward in enumerate(rewards)]
-    return [s.step for s in states if any(c.kind == "reward_fall" for c in lasting(s.collapses))]
-
-
-def test_a_reward_that_was_lucky_for_four_rows_has_not_fallen_for_good():
-    assert not reward_fall_steps((60, 10), (4, 90), (60, 10))
-
-
-def test_a_reward_that_fell_below_a_level_that_it_held_pages_after_twenty_rows():
-    assert reward_fall_steps((10, 0), (60, 40), (60, 5))[0] == 90

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kept_json import through_json
 
+from dfx_agent.judge.divergence.bank import SignalBank
+from dfx_agent.judge.divergence.collapse import lasting
 from dfx_agent.judge.divergence.reward_trend import (
     DRAWDOWN_STEPS,
     IMPROVING_MEDIAN_Z,
@@ -181,3 +185,19 @@ def test_a_best_level_of_a_few_lucky_rows_is_no_level_that_was_held():
 def test_the_held_level_is_unknown_before_twenty_rows():
     assert of_values([1.0] * 19).is_far_below_held
     assert not of_values([1.0] * 20).is_far_below_held
+
+
+def reward_fall_steps(*parts: tuple[int, float]) -> list[int]:
+    """Steps in which the state "reward fall" pages; parts of (rows, lowest reward of the part)."""
+    bank, rng = SignalBank(), random.Random(1)
+    rewards = [rng.uniform(low, low + 4) for num_rows, low in parts for _ in range(num_rows)]
+    states = [bank.observe(step, {"reward": reward}) for step, reward in enumerate(rewards)]
+    return [s.step for s in states if any(c.kind == "reward_fall" for c in lasting(s.collapses))]
+
+
+def test_a_reward_that_was_lucky_for_four_rows_has_not_fallen_for_good():
+    assert not reward_fall_steps((60, 10), (4, 90), (60, 10))
+
+
+def test_a_reward_that_fell_below_a_level_that_it_held_pages_after_twenty_rows():
+    assert reward_fall_steps((10, 0), (60, 40), (60, 5))[0] == 90
