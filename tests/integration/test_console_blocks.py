@@ -74,6 +74,7 @@ JOINS = [
     "dfx-agent attach --pid 24072 --check",
     "dfx-agent attach --pid PID",
     "dfx-agent diagnose",
+    "dfx-agent top",
 ]
 # lines of a job on two nodes
 OF_NODES = {
@@ -219,8 +220,9 @@ def test_a_job_that_runs_is_joined(shell: Shell) -> None:
         assert check.returncode == 0, check.stderr
         with shell.begins(f"dfx-agent attach --pid {job.pid}") as agent:
             until(lambda: "attached in" in agent.errors or ended(agent), "an attached job")
-            diagnosed = shell.ends("dfx-agent diagnose")
-            assert diagnosed.returncode == 0, diagnosed.stderr
+            for line in ("dfx-agent diagnose", "dfx-agent top"):  # one frame: no terminal
+                asked = shell.ends(line)
+                assert asked.returncode == 0, asked.stderr
             agent.send(signal.SIGINT)
             assert agent.wait() == 0, agent.errors
 
