@@ -2,12 +2,14 @@
 
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from live_processes import DFX_AGENT, demo_environment, started, until
 
 ROOT = Path(__file__).parents[2]
 DEMO = ["-m", "dfx_agent.commands.demo.tiny_grpo"]
@@ -209,3 +211,15 @@ def test_a_hang_stops_all_ranks(tmp_path):
         output, _ = process.communicate(timeout=60)
 
     assert parse_steps(output) == []
+
+
+def test_ctrl_c_ends_the_demo_without_a_traceback(dfx_dir, tmp_path, free_port):
+    """The terminal sends SIGINT to all processes of the demo: torchrun has a handler of its own."""
+    listen = f"127.0.0.1:{free_port()}"
+    command = [*DFX_AGENT, "demo", "--ranks", "1", "--no-browser", "--listen", listen]
+    with started(command, tmp_path, demo_environment()) as demo:
+        until(lambda: "step   2/" in demo.output, "two steps", 120)
+        os.killpg(demo.pid, signal.SIGINT)
+        demo.wait(60)
+        assert "on your own job:" in demo.output
+        assert "Traceback" not in demo.output + demo.errors

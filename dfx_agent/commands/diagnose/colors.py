@@ -19,7 +19,12 @@ _STATE = re.compile(rf"^(  (?:{_KIND})?)({'|'.join(_OF_STATE)})(?=:)")
 
 def colored(text: str) -> str:
     """The same text with ANSI colours of the terminal's own palette."""
-    return "\n".join(map(_line, text.split("\n")))
+    lines, is_evidence = [], False
+    for line in text.split("\n"):
+        is_evidence = line.startswith("    - ") or (is_evidence and line.startswith("      "))
+        is_dim = is_evidence or line.startswith("  earlier: ")
+        lines.append(f"{_DIM}{line}{_RESET}" if is_dim else _line(line))
+    return "\n".join(lines)
 
 
 def _line(line: str) -> str:
@@ -27,6 +32,4 @@ def _line(line: str) -> str:
         return f"{_OF_STATE['found']}{line}{_RESET}"
     if line.startswith("run "):
         return f"{_BOLD}{line}{_RESET}"
-    if line.startswith(("    - ", "      ", "  earlier: ")):
-        return f"{_DIM}{line}{_RESET}"
     return _STATE.sub(lambda match: f"{match[1]}{_OF_STATE[match[2]]}{match[2]}{_RESET}", line)

@@ -110,7 +110,7 @@ def _header(shown: Shown, run: RunRow, choice: Choice, size: Size) -> Text:
         f"by {choice.sort}{' reversed' if choice.is_reversed else ''}" if is_sorted else "",
         f"step {max(steps)}" if steps else "no step yet",
         "" if seconds is None else f"{seconds_text(seconds)} a step",
-        f"{living} of {len(run.ranks):,} ranks live",
+        f"{living:,} of {len(run.ranks):,} ranks live",
         time.strftime("%H:%M:%S", time.localtime(shown.now_seconds)),
     ]
     return Text(" · ".join(filter(None, facts)), "bold" if size.has_color else "")

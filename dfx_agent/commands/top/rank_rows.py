@@ -166,7 +166,7 @@ class RankTable:
     def rest(self, ranks: Sequence[RankRow]) -> Text:
         """Ranks that have no row, in one line."""
         states = Counter(rank.state for rank in ranks)
-        words = ", ".join(f"{number} {state}" for state, number in states.most_common())
+        words = ", ".join(f"{number:,} {state}" for state, number in states.most_common())
         work = sorted(split.active_seconds for split in map(split_of, ranks) if split)
         spread = ""
         if work:

@@ -83,7 +83,7 @@ def test_the_blamed_rank_is_the_first_row_and_the_rest_of_1024_is_one_line(width
     assert lines[at + 1].startswith("✕ 777 ")
     (rest,) = (line for line in lines if " more ranks: " in line)
     num_rows = lines.index(rest) - at - 1
-    assert rest.startswith(f"  and {1024 - num_rows:,} more ranks: {1024 - num_rows} live")
+    assert rest.startswith(f"  and {1024 - num_rows:,} more ranks: {1024 - num_rows:,} live")
     assert num_rows > height / 2
 
 
