@@ -77,12 +77,15 @@ class LatestMedian:
         self._ordered = sorted(self.values)
 
     def add(self, value: float) -> None:
-        if len(self.values) == HELD_ROWS:
-            del self._ordered[bisect_left(self._ordered, self.values[0])]
-        self.values.append(value)
-        insort(self._ordered, value)
-        if len(self.values) == HELD_ROWS:
-            self.best = self.level if self.best is None else max(self.best, self.level)
+        values, ordered = self.values, self._ordered
+        if len(values) == HELD_ROWS:
+            del ordered[bisect_left(ordered, values[0])]
+        values.append(value)
+        insort(ordered, value)
+        if len(ordered) == HELD_ROWS:
+            level = median_of_sorted(ordered)
+            if self.best is None or level > self.best:
+                self.best = level
 
     @property
     def level(self) -> float:
