@@ -225,6 +225,13 @@ def mapped_names() -> tuple[str, ...]:
     return tuple(name[len(MAPPED_PREFIX) :] for name in names if name.startswith(MAPPED_PREFIX))
 
 
+@cache
+def descendants() -> frozenset[str]:
+    """Frameworks whose file includes the names of another."""
+    texts = {name: files(__name__).joinpath(f"{name}.yaml").read_text() for name in frameworks()}
+    return frozenset(name for name, text in texts.items() if f"\n{_INCLUDE}:" in text)
+
+
 def frameworks() -> list[str]:
     """Frameworks that have a file here."""
     found = (p.name[:-5] for p in files(__name__).iterdir() if p.name.endswith(".yaml"))

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
-from dfx_agent.catalogue.native import Native, NativeNames, frameworks, is_own, load
+from dfx_agent.catalogue.native import (
+    Native,
+    NativeNames,
+    descendants,
+    frameworks,
+    is_own,
+    load,
+)
 from dfx_agent.catalogue.native.meaning import meaning_of, words_of
 
 # few keys fit several frameworks: then it is the more common one
@@ -39,7 +46,10 @@ def best_framework(keys: Iterable[str]) -> tuple[str, dict[str, str]]:
     """The framework that defines most of the keys, and its spelling of them."""
     best, spellings = "", dict[str, str]()
     theirs = [key for key in keys if not is_own(key)]
-    others = [name for name in frameworks() if name not in _COMMON]
+    # a framework that has all names of another comes after it: it needs a key of its own to win
+    others = sorted(
+        set(frameworks()) - set(_COMMON), key=lambda name: (name in descendants(), name)
+    )
     for framework in (*_COMMON, *others):
         names = load(framework)
         found = {key: spelling for key in theirs if (spelling := spelling_of(key, names))}

@@ -101,6 +101,9 @@ def test_a_known_name_wins_over_a_meaning(tmp_path):
         ("time/fps train/loss train/std train/n_updates rollout/ep_rew_mean", ""),
         ("loss grad_norm learning_rate epoch", "trl"),
         ("actor/pg_loss x y z", "verl"),
+        # a fork writes the names of the original, and is recognised by a name of its own
+        ("train/pg_clipfrac rollout/raw_reward", "slime"),
+        ("train/pg_clipfrac rollout/raw_reward train/train_rollout_kl", "miles"),
     ],
 )
 def test_common_words_name_no_framework(tmp_path, keys, framework):
