@@ -29,6 +29,7 @@ OURS = [
     "dfx_agent.shim.patches",
     "dfx_agent.shim.permanent_state",
     "dfx_agent.shim.recorder",
+    "dfx_agent.shim.sample_statistics",
     "dfx_agent.shim.span_writer",
     "dfx_agent.shim.spans",
     "dfx_agent.wire",
@@ -42,6 +43,7 @@ OURS = [
 # what we import of the standard library, at most; what these import in turn is Python's affair
 STANDARD = [
     "__future__",
+    "bisect",
     "collections.abc",
     "contextlib",
     "contextvars",

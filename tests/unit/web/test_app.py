@@ -21,6 +21,7 @@ import httpx
 import pytest
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
+from dfx_agent.commands.serve.stored_history import hub_route
 from dfx_agent.hub.access import Access, Guard
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web import app as app_module
@@ -76,7 +77,7 @@ def guarded(guarded_client) -> httpx.Client:
 @contextmanager
 def serve(source, metrics, token=None) -> Iterator[httpx.Client]:
     server = Server(
-        create_app(source, metrics, Access(token) if token else None),
+        create_app(source, metrics, Access(token) if token else None, routes=(hub_route(),)),
         Listener("127.0.0.1", 0),
     )
     server.start()
