@@ -76,6 +76,17 @@ JOINS = [
     "dfx-agent diagnose",
     "dfx-agent top",
 ]
+# lines about runs that were stored, in test_stored_runs_are_shown_and_compared
+LOOKS_BACK = [
+    "dfx-agent history",
+    "dfx-agent history nightly",
+    "dfx-agent compare nightly-20261127T200000 nightly-20261128T200000",
+    "dfx-agent compare base.sqlite new.sqlite --fail-over 5%",
+    (
+        "dfx-agent sql \"select step, mean from step_values where name = 'stage:rollout' "
+        'order by mean desc limit 5"'
+    ),
+]
 # lines of a job on two nodes
 OF_NODES = {
     "export DFX_HUB=auto DFX_TOKEN_FILE=~/dfx-token DFX_LISTEN=0.0.0.0:9931": (
@@ -103,6 +114,17 @@ async def finish_step(samples, version):
         await asyncio.sleep(0.01)
 """
 
+STEPS = """
+import time
+import dfx_agent.shim as dfx
+
+dfx.init()
+for step in range(1, 31):
+    dfx.set_step(step)
+    with dfx.stage("rollout"):
+        time.sleep(0.02)
+"""
+
 
 def documented() -> set[str]:
     """Lines behind "$ ", without their comments."""
@@ -112,7 +134,7 @@ def documented() -> set[str]:
 
 
 def test_every_line_runs_here_or_has_a_reason() -> None:
-    run = {*ENDS, *SERVES, *JOINS, *OF_NODES, *OF_NODES.values()}
+    run = {*ENDS, *SERVES, *JOINS, *LOOKS_BACK, *OF_NODES, *OF_NODES.values()}
     lines = documented()
     assert len(lines) > 40
     assert {line for line in lines - run if not line.startswith(tuple(NOT_RUN))} == set()
@@ -149,6 +171,7 @@ class Shell:
             PATH=f"{bin_folder}:{os.environ['PATH']}",
             DFX_DIR=str(segments),
             DFX_LISTEN=f"127.0.0.1:{self.port}",
+            DFX_HISTORY_DIRECTORY=str(folder / "history"),
         )
         write_files(folder)
 
@@ -225,6 +248,21 @@ def test_a_job_that_runs_is_joined(shell: Shell) -> None:
                 assert asked.returncode == 0, asked.stderr
             agent.send(signal.SIGINT)
             assert agent.wait() == 0, agent.errors
+
+
+def test_stored_runs_are_shown_and_compared(shell: Shell) -> None:
+    (shell.folder / "steps.py").write_text(STEPS)
+    for _ in range(2):
+        done = shell.ends("dfx-agent run --run nightly -- python steps.py")
+        assert done.returncode == 0, done.stderr
+    older, newer = sorted((shell.folder / "history").glob("nightly-*.sqlite"))
+    for name in ("base.sqlite", "new.sqlite"):
+        shutil.copy(older, shell.folder / name)
+    names = {"nightly-20261127T200000": older.stem, "nightly-20261128T200000": newer.stem}
+    for line in LOOKS_BACK:
+        asked = shell.ends(re.sub("|".join(names), lambda found: names[found[0]], line))
+        assert asked.returncode == 0, f"{line}: {asked.stderr}"
+        assert asked.stdout
 
 
 @pytest.mark.parametrize("export", OF_NODES)
