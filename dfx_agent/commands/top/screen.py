@@ -21,6 +21,7 @@ from dfx_agent.commands.top.view import Choice, Shown, pressed, run_of
 
 _REDRAW_SECONDS = 1.0
 _DUMB_SECONDS = 5.0
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ASCII = str.maketrans("✕▲✓·†░█▁▂▃▄▅▆▇×…⏎↑↓", "x!v.+:#12345678x.E^v"[:19])
 
 
@@ -99,12 +100,15 @@ def _writable(line: Text) -> Text:
 
 @contextmanager
 def _ending_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the loop as Ctrl-C does, so that the terminal is restored."""
+    """These signals end the loop so that the terminal is restored.
+
+    SIGINT too: a shell script that starts a command in the background disables it.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, end) for number in _ENDS}
     try:
         yield
     finally:
