@@ -98,8 +98,11 @@ def check(metrics: Metrics) -> None:
     active = "dfx_rank_stage_active_seconds_total"
     assert metrics.labels("stage", active, role="driver") >= DRIVER_STAGES
     assert "step" not in metrics.labels("stage", active)
-    for name in ("dfx_reward", "dfx_response_length_tokens", "dfx_step_tokens", "dfx_actor_loss"):
+    for name in ("dfx_reward", "dfx_step_tokens", "dfx_actor_loss"):
         assert metrics.labels("role", name) == {"driver"}
+    # percentiles are those of the samples of each worker
+    lengths = "dfx_response_length_tokens"
+    assert metrics.labels("role", lengths, stat="mean") == {"driver"}
     for part in ("tracking", "timers"):
         assert metrics.value("dfx_adapter_active", role="driver", part=part) == 1
     # its workers' methods run in them: nothing comes through here, and that is no silence
