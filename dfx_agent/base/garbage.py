@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gc
 
-# new values until the young ones are examined; then how often, until older ones are examined
+# thresholds of gc.set_threshold(): allocations for generation 0, collections for 1 and 2
 IN_A_HUB = 50_000, 20, 20
 # answers of its web server have cycles: with the numbers of a hub they held 10 MiB more
 IN_AN_AGENT = 5_000, 10, 10
 
 
 def collect_rarely(thresholds: tuple[int, int, int] = IN_A_HUB) -> None:
-    """Of this process, once it is put together: what there is by then stays."""
+    """Call at the end of start-up: objects that exist by then are never examined again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*thresholds)

@@ -10,7 +10,7 @@ from torch.distributed.run import main
 if __name__ == "__main__":
     try:
         main()
-    except SignalException as ended:  # it has ended its workers
+    except SignalException as ended:  # torchrun has ended the workers
         sys.exit(128 + ended.sigval)
     except KeyboardInterrupt:
         sys.exit(130)
