@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from dfx_agent.base.errors import BlindError
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.exporters.history import folder
 from dfx_agent.exporters.history.run_file import Fact, RunFile, has_ended
@@ -97,6 +98,8 @@ class HistoryThread:
             self.write()
         except (OSError, sqlite3.Error) as error:
             self._note(f"history is not written: {_reason(error)}: set history_directory")
+        except BlindError as error:  # the agent says so itself, and what to do
+            self._note(f"history is not written until the agent reads again: {_reason(error)}")
         except Exception as error:  # noqa: BLE001 (history never ends the agent)
             self._log.error("history", error)
             self._note(f"history is not written: {type(error).__name__}: {error}")

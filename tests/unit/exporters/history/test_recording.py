@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dfx_agent.base.errors import BlindError
 from dfx_agent.exporters.history import folder, recording, schema, stored_run
 from dfx_agent.exporters.history.recording import HistoryThread
 from dfx_agent.exporters.history.run_file import Fact
@@ -308,6 +309,23 @@ def test_a_full_disk_is_counted_and_reported_once_and_nothing_is_lost(
     assert [bool(report) for report in reports] == [True, False]
     assert "MiB are free" in reports[0]
     assert steps(stored()) == [(1, 2), (2, 2)]
+
+
+def test_an_agent_that_cannot_read_is_one_line_and_no_traceback(
+    job, new_writer, reports, monkeypatch, caplog
+):
+    writer = new_writer()
+
+    def blind():
+        raise BlindError("the reading does not end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "snapshot", blind)
+        writer._guarded_write()
+    assert reports == [
+        "history is not written until the agent reads again: the reading does not end"
+    ]
+    assert caplog.records == []
 
 
 def test_a_write_that_fails_in_the_middle_stores_nothing_of_it(
