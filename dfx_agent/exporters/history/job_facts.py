@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from dfx_agent.exporters.history.run_file import Fact
@@ -35,8 +36,17 @@ _DRIVERS = {"nvidia": "/sys/module/nvidia/version", "amdgpu": "/sys/module/amdgp
 _PYTHON = re.compile(r"/python(\d+\.\d+)/")
 
 
-def describe(run: RunRow, agent: AgentRow, proc: str = "/proc") -> list[Fact]:
-    """Facts that can be read on this node; others are left out."""
+def describe(
+    run: RunRow, agent: AgentRow, proc: str = "/proc", *, only_node: str | None = None
+) -> list[Fact]:
+    """Facts that can be read on this node; others are left out.
+
+    ``only_node``: of a hub, whose other nodes have other processes with the same pids.
+    """
+    if only_node is not None:
+        run = replace(run, ranks=tuple(rank for rank in run.ranks if rank.node == only_node))
+        if not run.ranks:
+            return []
     found = [*_host(agent), *_devices(agent)]
     rank = _first_rank(run.ranks, agent.node)
     if rank is not None:

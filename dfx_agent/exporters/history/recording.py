@@ -45,7 +45,7 @@ class HistorySource(Protocol):
 
 
 class HistoryThread:
-    """Stores the runs of one agent below ``directory``."""
+    """Stores the runs of one agent or hub below ``directory``."""
 
     def __init__(
         self,
@@ -136,7 +136,9 @@ class HistoryThread:
         is_new = file is None
         if file is None:
             mode = folder.journal_mode(self.directory)
-            file = self._files[row.run] = RunFile.open_for(self.directory, row, mode)
+            file = self._files[row.run] = RunFile.open_for(
+                self.directory, row, mode, is_of_hub=bool(agent.nodes)
+            )
             if file.is_ended and has_ended(row):  # the agent that saw it run has concluded it
                 self._finish(row)
                 return

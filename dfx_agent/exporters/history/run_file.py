@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +14,11 @@ from dfx_agent.exporters.history import blocks, folder, schema
 from dfx_agent.exporters.history.blocks import EMPTY, Schema
 from dfx_agent.snapshot import AgentRow, AlertRow, Incident, RankRow, RunRow, StepRow, Verdict
 
+HUB = "hub"  # in the name of a file and in place of its node, if a hub wrote the file
 _SCALARS = ("",)  # the only row of a block of scalars: they are means over ranks
 _SETTLED_STEPS = 64  # a step so far behind does not change any more
 _LIVING = ("live", "unknown")
+_SAME_BEGIN_SECONDS = 5.0  # a hub corrects the clock of a node, which moves the begin of a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +57,19 @@ class RunFile:
         self._resume()
 
     @classmethod
-    def open_for(cls, directory: str, run: RunRow, journal_mode: str) -> RunFile:
-        """The file in which an earlier agent stored this run, else a new one.
+    def open_for(
+        cls, directory: str, run: RunRow, journal_mode: str, *, is_of_hub: bool = False
+    ) -> RunFile:
+        """The file in which an earlier agent (or hub) stored this run, else a new one.
 
-        It is the same run while one of its processes is the same.
+        It is the same run while one of its processes is the same. A hub and an agent on one host
+        have a file each.
         """
-        for path in folder.paths(directory, folder.prefix_of(run.run)):
-            if _holds(path, run):
+        name = f"{run.run}-{HUB}" if is_of_hub else run.run
+        for path in folder.paths(directory, folder.prefix_of(name)):
+            if _holds(path, run, is_of_hub=is_of_hub):
                 return cls(path, schema.open_writable(path, journal_mode))
-        name = folder.file_name(run.run, run.begin_seconds, frozenset(os.listdir(directory)))
+        name = folder.file_name(name, run.begin_seconds, frozenset(os.listdir(directory)))
         path = os.path.join(directory, name)
         unwritten = replace(run, ending="")  # what is known of its end is not stored yet
         schema.create(path, _run_values(unwritten, run.begin_seconds, 0))
@@ -78,6 +85,7 @@ class RunFile:
         for number, ranks, columns in query("SELECT id, ranks, columns FROM schemas"):
             found = Schema(tuple(json.loads(ranks)), tuple(json.loads(columns)))
             self._schemas[found] = number
+        self._begins = _begins(self._connection)
         for missed, ending in query("SELECT num_missed_steps, ending FROM run"):
             self.num_missed_steps, self.is_ended = missed, bool(ending)
 
@@ -99,7 +107,8 @@ class RunFile:
         self._connection.close()
 
     def write_agent(self, agent: AgentRow) -> None:
-        row = agent.begin_seconds, agent.pid, agent.node, agent.version
+        node = HUB if agent.nodes else agent.node
+        row = agent.begin_seconds, agent.pid, node, agent.version
         self._put("agents", row)
 
     def write_facts(self, facts: Iterable[Fact]) -> None:
@@ -208,7 +217,11 @@ class RunFile:
         self._open_incidents = frozenset(i.id for i in shown.values() if i.end_seconds is None)
 
     def _write_rank(self, rank: RankRow) -> None:
-        key = rank.node, rank.pid, rank.begin_seconds
+        process = rank.node, rank.pid
+        begin_seconds = self._begins.get(process, -math.inf)
+        if abs(rank.begin_seconds - begin_seconds) > _SAME_BEGIN_SECONDS:
+            begin_seconds = self._begins[process] = rank.begin_seconds
+        key = *process, begin_seconds
         row = (
             *key, rank.role, rank.rank, rank.local_rank, rank.world_size, rank.attempt, rank.state,
             json.dumps(rank.device_names),
@@ -261,30 +274,34 @@ def _run_values(run: RunRow, now_seconds: float, num_missed_steps: int) -> tuple
     )  # fmt: skip
 
 
-def _holds(path: str, run: RunRow) -> bool:
+def _holds(path: str, run: RunRow, *, is_of_hub: bool) -> bool:
     """Whether this file is about the same run: the same name, and one of the same processes."""
     try:
         connection = schema.open_readonly(path)
     except schema.HistoryFileError:
         return False
     try:
-        begins = dict(connection.execute("SELECT name, begin_seconds FROM run"))
-        if run.run not in begins:
+        of_run = dict(connection.execute("SELECT name, begin_seconds FROM run"))
+        if run.run not in of_run:
             return False
-        stored = connection.execute("SELECT node, pid, begin_seconds FROM ranks").fetchall()
+        stored = _begins(connection)
+        writers = {node for (node,) in connection.execute("SELECT node FROM agents")}
     except sqlite3.Error:
         return False
     finally:
         connection.close()
+    if writers and is_of_hub != (HUB in writers):
+        return False
     if not stored:  # its first write failed
-        return bool(begins[run.run] == run.begin_seconds)
-    return not _processes(stored).isdisjoint(
-        _processes((rank.node, rank.pid, rank.begin_seconds) for rank in run.ranks)
-    )
+        return bool(of_run[run.run] == run.begin_seconds)
+    begins = ((rank, stored.get((rank.node, rank.pid), -math.inf)) for rank in run.ranks)
+    return any(abs(rank.begin_seconds - begin) <= _SAME_BEGIN_SECONDS for rank, begin in begins)
 
 
-def _processes(rows: Iterable[tuple[str, int, float]]) -> frozenset[tuple[str, int, int]]:
-    return frozenset((node, pid, round(begin)) for node, pid, begin in rows)
+def _begins(connection: sqlite3.Connection) -> dict[tuple[str, int], float]:
+    """(node, pid) -> when the process that had this pid last began."""
+    rows = connection.execute("SELECT node, pid, begin_seconds FROM ranks ORDER BY begin_seconds")
+    return {(node, pid): begin for node, pid, begin in rows}
 
 
 def _incident(incident: Incident) -> tuple[object, ...]:

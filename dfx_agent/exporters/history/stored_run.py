@@ -14,7 +14,7 @@ from typing import Literal
 
 from dfx_agent.exporters.history import blocks, folder, schema
 from dfx_agent.exporters.history.blocks import Schema
-from dfx_agent.exporters.history.run_file import Fact
+from dfx_agent.exporters.history.run_file import HUB, Fact
 from dfx_agent.exporters.history.schema import HistoryFileError
 from dfx_agent.snapshot import StepRow
 
@@ -82,6 +82,8 @@ class StoredRun:
     num_missed_steps: int
     """Steps that were not stored because the disk could not be written."""
     num_agent_starts: int
+    is_of_hub: bool
+    """Whether a hub stored it: with the ranks of all nodes."""
     incidents: tuple[StoredIncident, ...]
     alerts: tuple[StoredAlert, ...]
 
@@ -124,16 +126,29 @@ def runs_in(directory: str) -> tuple[list[StoredRun], list[str]]:
 
 
 def path_of(name: str, directory: str) -> str | None:
-    """The file with this id, or of the latest run with this name; None if there is none."""
+    """The file with this id, or of the latest run with this name; None if there is none.
+
+    The file of a hub is used before those of its nodes.
+    """
     by_id = os.path.join(directory, os.path.basename(name) + folder.SUFFIX)
     if os.path.isfile(by_id):
         return by_id
+    latest: StoredRun | None = None
     with suppress(FileNotFoundError):
-        for path in folder.paths(directory, folder.prefix_of(name)):
-            with suppress(HistoryFileError):
-                if load(path).run == name:
-                    return path
-    return None
+        for run in _latest_first(directory, name):
+            latest = latest or run
+            if run.latest_seconds < latest.begin_seconds:
+                break
+            if run.is_of_hub:
+                return run.path
+    return None if latest is None else latest.path
+
+
+def _latest_first(directory: str, name: str) -> Iterator[StoredRun]:
+    for path in folder.paths(directory, folder.prefix_of(name)):
+        with suppress(HistoryFileError):
+            if (run := load(path)).run == name:
+                yield run
 
 
 def steps_of(path: str, before_seconds: float = math.inf, num_steps: int = -1) -> list[StepRow]:
@@ -198,14 +213,14 @@ def _loaded(path: str, connection: sqlite3.Connection) -> StoredRun:
         "SELECT count(DISTINCT step), max(step) FROM steps WHERE role = (SELECT role FROM steps"
         " GROUP BY role ORDER BY count(*) DESC, role LIMIT 1)"
     ).fetchone()
-    (num_agents,) = query("SELECT count(*) FROM agents").fetchone()
+    writers = [node for (node,) in query("SELECT node FROM agents")]
     incidents = tuple(_incidents(connection))
     return StoredRun(
         id=Path(path).name.removesuffix(folder.SUFFIX), path=path, run=row[0], framework=row[1],
         world_size=row[2], begin_seconds=row[3], latest_seconds=row[4], end_seconds=row[5],
         ending=row[6], state=_state_of(row[7], incidents), reason=row[8], num_steps=num_steps,
-        last_step=last_step, num_missed_steps=row[9], num_agent_starts=num_agents,
-        incidents=incidents, alerts=tuple(_alerts(connection)),
+        last_step=last_step, num_missed_steps=row[9], num_agent_starts=len(writers),
+        is_of_hub=HUB in writers, incidents=incidents, alerts=tuple(_alerts(connection)),
     )  # fmt: skip
 
 

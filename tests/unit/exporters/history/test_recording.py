@@ -2,6 +2,7 @@
 
 import errno
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from dfx_agent.snapshot import (
     AlertRow,
     Alerts,
     Incident,
+    NodeRow,
     RankRow,
     RunRow,
     Snapshot,
@@ -385,6 +387,25 @@ def test_a_reader_never_sees_half_of_a_file(job, new_writer, stored, monkeypatch
     assert (run.run, run.num_steps, run.ending) == ("r", 0, "")
     writer._guarded_write()
     assert (stored().num_steps, bool(stored().ending)) == (1, True)
+
+
+def test_a_hub_and_an_agent_on_one_host_have_a_file_each_and_the_name_means_the_hubs(
+    job, new_writer, tmp_path
+):
+    """Each continues its own file, whichever wrote last."""
+    of_agent = job.agent
+    of_hub = replace(of_agent, nodes=(NodeRow("n", 1.0, 1, 0, 0, "", has_left=False),))
+    for begin_seconds in (60.4, 60.6):  # a hub corrects the clock of a node
+        job.set_run(ranks=(replace(rank_row(), begin_seconds=begin_seconds),))
+        for job.agent in (of_hub, of_agent):
+            new_writer().write()
+    runs, _ = stored_run.runs_in(str(tmp_path / "runs"))
+    found = sorted((run.is_of_hub, run.num_agent_starts) for run in runs)
+    assert found == [(False, 1), (True, 1)]  # the second start is that of the same agent
+    path = stored_run.path_of("r", str(tmp_path / "runs"))
+    assert "r-hub-19700101T000100" in path
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM ranks").fetchone() == (1,)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
