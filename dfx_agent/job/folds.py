@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dfx_agent import __version__
@@ -19,6 +19,7 @@ from dfx_agent.hub.clocks import NodeClock
 from dfx_agent.hub.reporting_nodes import ReceivedFacts, ReportingNodes
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_view import HubJob
+from dfx_agent.job.job import NUM_STEPS
 from dfx_agent.job.judging import JobJudge
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
@@ -31,6 +32,7 @@ from dfx_agent.snapshot import (
     SignalHistory,
     SignalState,
     Snapshot,
+    StepRow,
 )
 from dfx_agent.snapshot.faults import Faults
 
@@ -165,6 +167,17 @@ class JobFolds:
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._lock:
             return self._job(run).judge.signal_history(num_steps)
+
+    def closed_steps(self, run: str, after_step: int | None) -> tuple[StepRow, ...]:
+        """Stored closed steps of every role, sorted by begin. KeyError: unknown run."""
+        with self._lock:
+            rows = self._job(run).rows.latest_steps(NUM_STEPS)
+        return tuple(row for row in rows if after_step is None or row.step > after_step)
+
+    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
+        """Step -> native key -> mean over ranks. KeyError: unknown run."""
+        with self._lock:
+            return self._job(run).fold.time_series.after(after_step)
 
     def signal_states(self) -> dict[str, SignalState | None]:
         """Job -> training health at its latest judged step."""

@@ -21,9 +21,9 @@ class LiveHub(LiveAgent):
 
 
 @contextmanager
-def hub(folder: Path, port: int, *words: str) -> Iterator[LiveHub]:
+def hub(folder: Path, port: int, *words: str, **settings: str) -> Iterator[LiveHub]:
     command = [*DFX_AGENT, "hub", "--listen", f"127.0.0.1:{port}", *words]
-    with started(command, folder, job_environment()) as process:
+    with started(command, folder, job_environment(**settings)) as process:
         found = LiveHub(process, port)
         found.wait_until_ready()
         yield found

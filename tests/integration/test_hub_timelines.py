@@ -1,6 +1,7 @@
 """What is opened at a hub: timelines from the nodes, curves, and where a node cannot be asked."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 import urllib.parse
@@ -29,7 +30,8 @@ def job(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("job"), unused_port()
     (folder / "token").write_text("abc\n")
     with ExitStack() as stack:
-        the_hub = stack.enter_context(hub(folder, port))
+        stored = {"DFX_HISTORY_DIRECTORY": str(folder / "history")}
+        the_hub = stack.enter_context(hub(folder, port, **stored))
         agents = []
         for number in (0, 1):
             known = {"DFX_NODE": f"node-{number}"}
@@ -68,6 +70,23 @@ def test_the_hub_shows_curves(job):
     assert {row["metric"] for row in scalars} >= {"dfx_reward", "dfx_actor_entropy_nats"}
     (history,) = the_hub.json("/api/v1/runs/two/scalars?key=actor/entropy")
     assert set(history["values"]) == {2.0}
+
+
+def test_the_hub_stores_the_history_of_all_nodes(job):
+    the_hub, _ = job
+
+    def stored():
+        return next((row for row in the_hub.json("/api/v1/history") if row["num_steps"]), None)
+
+    run = until(stored, "steps in the history of the hub")
+    assert (run["run"], run["world_size"], run["is_of_hub"]) == ("two", 2, True)
+    connection = sqlite3.connect(run["path"])
+    nodes = connection.execute("SELECT node, rank FROM ranks ORDER BY node").fetchall()
+    columns = connection.execute("SELECT ranks FROM schemas WHERE ranks != '[\"\"]'").fetchall()
+    connection.close()
+    assert nodes == [("node-0", "0"), ("node-1", "1")]
+    assert ('["0", "1"]',) in columns
+    assert run["id"] in the_hub.get("/history")
 
 
 def says(*words):

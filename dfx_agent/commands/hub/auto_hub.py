@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,16 +12,17 @@ from dfx_agent.agent.config import AUTO, Config
 from dfx_agent.base.errors import ConfigError, ListenError
 from dfx_agent.commands.run.launch import rendezvous_of
 from dfx_agent.commands.serve.options import HUB_PORT
+from dfx_agent.wire import variables
 
 if TYPE_CHECKING:
     from dfx_agent.commands.hub.hub_service import Hub
 
 
-def hub_of(config: Config, targets_file: str | None = None) -> Hub:
-    """A hub, not started."""
+def hub_of(config: Config, targets_file: str | None = None, node: str = "") -> Hub:
+    """A hub, not started. ``node``: whose processes are on this machine, "" if not known."""
     from dfx_agent.commands.hub.hub_service import Hub
 
-    return Hub(config, targets_file)
+    return Hub(config, targets_file, node)
 
 
 def settled(
@@ -51,7 +53,8 @@ def _begun(config: Config, url: str, say: Callable[[str], None]) -> Hub | None:
     token_file = config.hub_token_file or config.token_file
     if token_file is None:
         raise ConfigError("hub auto: give a token that all nodes can read with --join-token-file")
-    hub = hub_of(replace(config, token_file=token_file))
+    node = variables.NODE.text() or socket.gethostname()
+    hub = hub_of(replace(config, token_file=token_file), node=node)
     try:
         hub.start()
     except ListenError as error:

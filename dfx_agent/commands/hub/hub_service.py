@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.config import Config
@@ -23,10 +23,10 @@ from dfx_agent.commands.hub.hub_spans import HubSpans
 from dfx_agent.commands.hub.node_timelines import NodeTimelines
 from dfx_agent.commands.hub.probing import Probing
 from dfx_agent.commands.hub.shown_ranks import ShownRanks
-from dfx_agent.commands.serve import stored_history
 from dfx_agent.commands.serve.delivery import receivers
 from dfx_agent.commands.serve.options import listener_of, read_token
 from dfx_agent.commands.serve.shutdown import wait_for_nodes
+from dfx_agent.commands.serve.stored_history import StoredHistory
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
 from dfx_agent.hub.access import Access
 from dfx_agent.hub.otlp import endpoint, traces
@@ -41,6 +41,7 @@ from dfx_agent.snapshot import (
     Snapshot,
     Source,
     SpansRow,
+    StepRow,
     TimelineRow,
 )
 from dfx_agent.web import targets
@@ -55,7 +56,8 @@ _SEE_OFF_SECONDS = 10.0
 class Hub:
     """Web server and intake."""
 
-    def __init__(self, config: Config, targets_file: str | None = None) -> None:
+    def __init__(self, config: Config, targets_file: str | None = None, node: str = "") -> None:
+        """``node``: whose processes are on this machine, "" if that is not known."""
         self._listener = listener_of(config)
         token = read_token(config, self._listener.host)
         uids = frozenset() if token else frozenset({0, os.getuid()})
@@ -80,6 +82,9 @@ class Hub:
         self._ranks = ShownRanks(self._timelines.rank_rows)
         self._source = _Source(folds, self.intake, self._timelines, self._spans.row, strangers)
         self._alerts = _alerts(config, folds, self._source, alert_receivers, lambda: self.url)
+        self._history = StoredHistory(
+            config, self._source, self._alerts.alerts, self._report_history, only_node=node
+        )
         self._file = targets.TargetsFile(targets_file) if targets_file else None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_targets, name="dfx-targets", daemon=True)
@@ -101,14 +106,18 @@ class Hub:
             traces.route(self._spans),
             targets.route(self.intake, is_local=self._is_local),
             diagnosis_text.route(self._source.snapshot, ""),
-            stored_history.hub_route(),
+            *self._history.routes(),
         )
         render = PrometheusExporter(self._source, self._alerts).render
-        full = self._ranks.full
-        app = create_app(self._source, render, self._access, self._alerts, routes, full)
+        source, full = self._history.source, self._ranks.full
+        app = create_app(
+            source, render, self._access, self._alerts, routes, full,
+            earlier_steps=source.earlier_steps,
+        )  # fmt: skip
         self._server = Server(app, self._listener, protocol=HubProtocol)
         self._server.start()
         self._alerts.start()
+        self._history.start()
         self._probing.start(is_local=self._is_local)
         collect_rarely()
 
@@ -120,11 +129,18 @@ class Hub:
         self._stop.set()
         self._probing.stop()
         self._alerts.stop()
+        if not self._history.stop():
+            _say("the last steps are not in the history: its disk did not answer in time")
         self._server.stop()
         self._ranks.close()
         self._timelines.close()
         self._spans.stop()
         self._listener.close()
+
+    def _report_history(self, problem: str) -> None:
+        """Say it, and show it with the problems of the hub. "": history is written again."""
+        self._source.history_problem = problem
+        _say(problem or "history is written again")
 
     def _keep_targets(self) -> None:
         is_well = True
@@ -167,11 +183,13 @@ class _Source:
         self._intake = intake
         self._timelines, self._spans, self._strangers = timelines, spans, strangers
         self._latest: tuple[Snapshot, _HubRows, Snapshot] | None = None
+        self.history_problem = ""
+        """Why the history is not written."""
 
     def snapshot(self) -> Snapshot:
         """The very same value until something of it is another."""
         job_snapshot = self._folds.snapshot()
-        hub_rows = nodes, spans, strange = self._nodes(), self._spans(), self._strangers.problems()
+        hub_rows = nodes, spans, strange = self._nodes(), self._spans(), self._problems()
         latest = self._latest
         if latest is not None and latest[0] is job_snapshot and latest[1] == hub_rows:
             return latest[2]
@@ -183,6 +201,11 @@ class _Source:
         whole = replace(job_snapshot, agent=agent)
         self._latest = job_snapshot, hub_rows, whole
         return whole
+
+    def _problems(self) -> tuple[SegmentProblem, ...]:
+        problem = self.history_problem
+        row = [SegmentProblem("history", "exporter", problem)] if problem else []
+        return (*self._strangers.problems(), *row)
 
     def _nodes(self) -> tuple[NodeRow, ...]:
         problems = self._timelines.problems()
@@ -206,6 +229,12 @@ class _Source:
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         return self._folds.signal_history(run, num_steps)
+
+    def closed_steps(self, run: str, after_step: int | None) -> Sequence[StepRow]:
+        return self._folds.closed_steps(run, after_step)
+
+    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
+        return self._folds.step_scalars(run, after_step)
 
     def reset_signals(self, run: str) -> None:
         self._folds.reset_signals(run)

@@ -1,4 +1,4 @@
-"""The history of runs in a serving agent: it is written, and the page and the API read it.
+"""The history of runs in a serving agent or hub: it is written, and the page and the API read it.
 
 `/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents. The pages
 `/history` and `/history/RUN` show the same to people. After a
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.requests import Request
 from starlette.responses import (
@@ -23,7 +24,6 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.catalogue.native import load as native_keys
 from dfx_agent.exporters.history import folder
@@ -33,6 +33,7 @@ from dfx_agent.snapshot import (
     ScalarHistory,
     SignalHistory,
     Snapshot,
+    Source,
     StepRow,
     TimelineRow,
 )
@@ -45,26 +46,40 @@ if TYPE_CHECKING:
 PATH, PAGE = "/api/v1/history", "/history"
 _HEADERS = {"Cache-Control": "no-store"}
 _IS_OFF = "History is off: see the setting history_directory."
-_OF_HUB = "A hub stores no history: the agent of each node stores its own ranks."
 _BYTES_PER_MIB = 1 << 20
 # steps that an opened page gets: as many as its heatmap shows, fewer of a large job
 _MOST_STEPS, _MOST_CELLS = 500, 50_000
 
 
+class RecordedSource(Source, Protocol):
+    """An agent or a hub: what renderers read, and the closed steps."""
+
+    def closed_steps(self, run: str, after_step: int | None) -> Sequence[StepRow]:
+        """Stored closed steps of every role, sorted by begin. KeyError on an unknown run."""
+
+    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
+        """Step -> native key -> mean over ranks. KeyError on an unknown run."""
+
+
 class StoredHistory:
-    """Writes the history of all runs of ``agent``, unless the settings disable it."""
+    """Writes the history of all runs of an agent or a hub, unless the settings disable it."""
 
     def __init__(
         self,
         config: Config,
-        agent: Agent,
+        agent: RecordedSource,
         alerts: Callable[[], Alerts],
         report: Callable[[str], None],
+        only_node: str | None = None,
     ) -> None:
-        """ConfigError for a folder that must not be used."""
+        """``only_node``: the only node whose processes a hub can read, "" for none.
+
+        ConfigError for a folder that must not be used.
+        """
         self._directory = folder.directory_of(config.history_directory)
         self._limits = config.history_days, config.history_mib * _BYTES_PER_MIB
         self._agent, self._alerts, self._report = agent, alerts, report
+        self._only_node = only_node
         self._thread: HistoryThread | None = None
         self.source = SourceWithHistory(agent, self._path_of)
 
@@ -74,8 +89,9 @@ class StoredHistory:
         from dfx_agent.exporters.history.job_facts import describe
         from dfx_agent.exporters.history.recording import HistoryThread
 
+        known = partial(describe, only_node=self._only_node)
         self._thread = HistoryThread(
-            self._agent, self._alerts, describe, self._report, self._directory, self._limits
+            self._agent, self._alerts, known, self._report, self._directory, self._limits
         )
         self._thread.start()
 
@@ -144,21 +160,10 @@ def _without_details(run: StoredRun) -> StoredRun:
     return replace(run, alerts=())
 
 
-def hub_route() -> Route:
-    """The page `/history` of a hub, which says where history is."""
-
-    def page(_request: Request) -> Response:
-        from dfx_agent.commands.history.history_page import list_page
-
-        return HTMLResponse(list_page((), [_OF_HUB], time.time()), headers=_HEADERS)
-
-    return Route(PAGE, page)
-
-
 class SourceWithHistory:
     """What renderers read of the agent, with what an earlier agent stored."""
 
-    def __init__(self, agent: Agent, path_of: Callable[[str], str | None]) -> None:
+    def __init__(self, agent: RecordedSource, path_of: Callable[[str], str | None]) -> None:
         self._agent, self._path_of = agent, path_of
 
     def snapshot(self) -> Snapshot:

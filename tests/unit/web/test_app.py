@@ -21,7 +21,8 @@ import httpx
 import pytest
 from scripted_source import NAN_STEP, RUN, SCALARS, ScriptedSource
 
-from dfx_agent.commands.serve.stored_history import hub_route
+from dfx_agent.agent.config import Config
+from dfx_agent.commands.serve.stored_history import StoredHistory
 from dfx_agent.hub.access import Access, Guard
 from dfx_agent.snapshot.document import Document
 from dfx_agent.web import app as app_module
@@ -76,9 +77,10 @@ def guarded(guarded_client) -> httpx.Client:
 
 @contextmanager
 def serve(source, metrics, token=None) -> Iterator[httpx.Client]:
+    history = StoredHistory(Config("/unused", history_directory="off"), source, list, print)
+    access = Access(token) if token else None
     server = Server(
-        create_app(source, metrics, Access(token) if token else None, routes=(hub_route(),)),
-        Listener("127.0.0.1", 0),
+        create_app(source, metrics, access, routes=history.routes()), Listener("127.0.0.1", 0)
     )
     server.start()
     try:
