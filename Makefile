@@ -58,7 +58,7 @@ check: $(VENV)/.dev ## ruff, mypy, import contracts, policy tests, the page's sc
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest --quiet tests/policy
-	@$(BIN)/python -m dfx_agent.base.sentence_docs | cmp -s - docs/reference/sentences.md || \
+	@$(BIN)/python -m bench.sentences_page | cmp -s - docs/reference/sentences.md || \
 		{ echo "docs/reference/sentences.md is stale: run \`make generate\`"; exit 1; }
 	@$(BIN)/python tests/policy/sizes.py
 	@sh tests/page/check.sh
@@ -70,11 +70,11 @@ page: ## only the page's scripts: linter, types, unit tests; skipped, and said, 
 	@sh tests/page/check.sh
 
 generate: $(VENV)/.test ## write what is generated: pages of metrics, sentences, runbook and figures, boards, rules
-	$(BIN)/python -m dfx_agent.catalogue.docs > $(VENV)/metrics.md
+	$(BIN)/python -m bench.metrics_page > $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
-	$(BIN)/python -m dfx_agent.catalogue.by_framework > $(VENV)/by_framework.md
+	$(BIN)/python -m bench.frameworks_page > $(VENV)/by_framework.md
 	mv $(VENV)/by_framework.md docs/reference/metrics-by-framework.md
-	$(BIN)/python -m dfx_agent.base.sentence_docs > $(VENV)/sentences.md
+	$(BIN)/python -m bench.sentences_page > $(VENV)/sentences.md
 	mv $(VENV)/sentences.md docs/reference/sentences.md
 	$(BIN)/python -m bench.figures > $(VENV)/figures.md
 	mv $(VENV)/figures.md docs/figures.md

@@ -87,7 +87,7 @@ def catalogue() -> Iterator[tuple[str, tuple[Metric, ...]]]:
     """(class, its metrics) for every module of this package that declares METRICS, sorted."""
     package = import_module(__package__ or "dfx_agent.catalogue")
     for module in sorted(iter_modules(package.__path__), key=lambda m: m.name):
-        if not module.ispkg and module.name not in {"spec", "docs"}:
+        if not module.ispkg and module.name != "spec":
             metrics = getattr(import_module(f"{package.__name__}.{module.name}"), "METRICS", ())
             yield module.name, metrics
 

@@ -67,7 +67,7 @@ def test_the_page_of_figures_is_what_the_benches_wrote() -> None:
 
 def test_metrics_page_is_what_the_catalogue_says() -> None:
     generated = subprocess.run(
-        [sys.executable, "-m", "dfx_agent.catalogue.docs"],
+        [sys.executable, "-m", "bench.metrics_page"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -80,5 +80,5 @@ def test_metrics_page_is_what_the_catalogue_says() -> None:
 
 def test_the_page_of_metrics_by_framework_is_what_the_catalogue_says() -> None:
     page = (ROOT / "docs" / "reference" / "metrics-by-framework.md").read_text(encoding="utf-8")
-    rendered = importlib.import_module("dfx_agent.catalogue.by_framework").render()
+    rendered = importlib.import_module("bench.frameworks_page").render()
     assert page == rendered, "run `make generate`"

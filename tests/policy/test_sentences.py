@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from dfx_agent.base.sentence_docs import Declared, declared, render
+from bench.sentences_page import Declared, declared, render
 from dfx_agent.base.text import Sentence
 
 MOST_WORDS = 25

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dfx_agent.catalogue.docs import render
+from bench.metrics_page import render
 from dfx_agent.catalogue.native import frameworks, load
 from dfx_agent.catalogue.spec import Metric, by_name, catalogue
 

@@ -12,9 +12,9 @@ import pytest
 from hang_scene import NUMBER, SECOND, Rank, hold_in
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.metrics_page import names_without_a_hub_series
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.catalogue.docs import names_without_a_hub_series
 from dfx_agent.catalogue.spec import by_name
 from dfx_agent.commands.hub.shown_ranks import ShownRanks
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter

@@ -1,4 +1,4 @@
-"""Prints docs/reference/sentences.md: ``python -m dfx_agent.base.sentence_docs``."""
+"""Prints docs/reference/sentences.md: ``python -m bench.sentences_page``."""
 
 from __future__ import annotations
 

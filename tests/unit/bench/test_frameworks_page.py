@@ -2,8 +2,8 @@
 
 import pytest
 
-from dfx_agent.catalogue import by_framework
-from dfx_agent.catalogue.by_framework.quantities import QUANTITIES, REASONS
+from bench import frameworks_page
+from bench.framework_quantities import QUANTITIES, REASONS
 from dfx_agent.catalogue.spec import by_name
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
@@ -15,13 +15,15 @@ def test_every_quantity_names_metrics_of_the_catalogue():
 
 
 def test_a_quantity_that_nobody_measures_is_relayed_by_a_framework():
-    names = by_framework.columns()
-    cells = {q.name: {by_framework.cell(q, name) for name in names} for q in QUANTITIES}
+    names = frameworks_page.columns()
+    cells = {q.name: {frameworks_page.cell(q, name) for name in names} for q in QUANTITIES}
     assert [name for name, found in cells.items() if not found & {"M", "R", "M R"}] == []
 
 
 def test_every_reason_is_in_the_table_and_every_one_is_used():
-    cells = {by_framework.cell(q, name) for q in QUANTITIES for name in by_framework.columns()}
+    cells = {
+        frameworks_page.cell(q, name) for q in QUANTITIES for name in frameworks_page.columns()
+    }
     assert cells - {"M", "R", "M R"} == set(REASONS)
 
 
@@ -46,4 +48,4 @@ def test_every_reason_is_in_the_table_and_every_one_is_used():
     ],
 )
 def test_a_cell_is_what_adapter_and_name_map_have(quantity, framework, cell):
-    assert by_framework.cell(BY_NAME[quantity], framework) == cell
+    assert frameworks_page.cell(BY_NAME[quantity], framework) == cell

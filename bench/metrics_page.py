@@ -1,4 +1,4 @@
-"""Prints docs/metrics.md from the catalogue: ``python -m dfx_agent.catalogue.docs``."""
+"""Prints docs/metrics.md from the catalogue: ``python -m bench.metrics_page``."""
 
 from __future__ import annotations
 
