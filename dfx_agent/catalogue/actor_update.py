@@ -3,7 +3,7 @@
 from dfx_agent.catalogue.spec import native
 
 # fmt: off
-METRICS = (
+_NATIVE = (
     native(
         "dfx_step_updates", "", (),
         "Optimizer steps or backward passes of the step, as the framework counts them.",

@@ -33,13 +33,3 @@ WAITING = Metric(
     "dfx_alert_notifications_waiting", "gauge", "", _RECEIVER,
     "Notifications that the receiver has not accepted yet.", "agent",
 )  # fmt: skip
-
-METRICS = (
-    ALERT_ACTIVE,
-    EVALUATIONS,
-    EVALUATION_ERRORS,
-    SENT,
-    FAILED,
-    DROPPED,
-    WAITING,
-)

@@ -98,13 +98,3 @@ STEP_SHARE_RATIO = Metric(
     "(inside no stage and no wait) or other (the smallest parts).", "derived",
     subject="run", value=_parts,
 )  # fmt: skip
-
-METRICS = (
-    STEP_SHARE_RATIO,
-    STATE,
-    COST_SECONDS,
-    COST_RATIO,
-    CAUSE_ACTIVE,
-    CAUSE_AMOUNT,
-    CAUSE_SINCE_STEP,
-)

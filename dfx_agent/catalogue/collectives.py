@@ -117,14 +117,3 @@ INFLIGHT_COLLECTIVE_SECONDS = Metric(
     "none.", "shim",
     subject="guest", value=_inflight_seconds,
 )  # fmt: skip
-
-METRICS = (
-    COLLECTIVE_SECONDS,
-    COLLECTIVES,
-    COLLECTIVE_BYTES,
-    COVERAGE_RATIO,
-    RANK_GROUPS,
-    GROUP_ENQUEUED,
-    GROUP_COMPLETED,
-    INFLIGHT_COLLECTIVE_SECONDS,
-)

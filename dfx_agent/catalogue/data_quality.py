@@ -129,13 +129,3 @@ _NATIVE = (
     ),
 )
 # fmt: on
-
-METRICS = (
-    PROMPT_LENGTH,
-    RESPONSE_LENGTH,
-    RESPONSE_CLIP_RATIO,
-    PROMPT_CLIP_RATIO,
-    ABORTED_RATIO,
-    TURNS,
-    *_NATIVE,
-)

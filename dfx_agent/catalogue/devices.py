@@ -191,10 +191,3 @@ STAGE_THROTTLED = Metric(
     f"Share of the stage in which clocks of the rank's devices were throttled, {_OVER}", "derived",
     subject="rank", value=_in_stage(lambda row: row.throttled_ratio),
 )  # fmt: skip
-
-METRICS = (
-    MEMORY_USED, RANK_MEMORY_USED, RANK_DEVICE, UTILIZATION, SM_ACTIVE, SM_OCCUPANCY, TENSOR_ACTIVE,
-    VECTOR_ACTIVE, DRAM_ACTIVE, POWER, POWER_LIMIT, CLOCK, MAX_CLOCK, TEMPERATURE, THROTTLED,
-    MEMORY_ERRORS, LINK_BYTES, EVENTS, PROBLEMS, STAGE_SAMPLES, STAGE_UTILIZATION, STAGE_SM_ACTIVE,
-    STAGE_TENSOR_ACTIVE, STAGE_POWER, STAGE_MEMORY, STAGE_CLOCK, STAGE_THROTTLED,
-)  # fmt: skip

@@ -126,6 +126,11 @@ WEIGHT_LOAD = Metric(
     "engine", subject="engine",
     value=lambda engine: {(k,): v for k, v in engine.weight_load_seconds.items()},
 )  # fmt: skip
+_REPORTED = (
+    *_metrics("gauge", _GAUGES, "gauges"),
+    *_metrics("counter", _COUNTERS, "totals"),
+    *_metrics("histogram", _HISTOGRAMS, "histograms"),
+)
 RESTARTS = Metric(
     "dfx_engine_restarts", "counter", "", PER_ENGINE,
     "Observed restarts of the engine: its counters restarted at 0.",
@@ -141,22 +146,3 @@ UNKNOWN_NAMES = Metric(
     "Metrics with the engine's prefix that this agent does not support; the page lists them.",
     "engine", subject="engine", value=lambda engine: engine.num_unknown_names,
 )  # fmt: skip
-
-METRICS = (
-    INFO,
-    UP,
-    STATE,
-    BUSY_RATIO,
-    BUSY_SECONDS,
-    OBSERVED_SECONDS,
-    TOKENS_RATE,
-    AWAKE,
-    KV_CACHE_PEAK,
-    WEIGHT_LOAD,
-    *_metrics("gauge", _GAUGES, "gauges"),
-    *_metrics("counter", _COUNTERS, "totals"),
-    *_metrics("histogram", _HISTOGRAMS, "histograms"),
-    RESTARTS,
-    FAILED_READINGS,
-    UNKNOWN_NAMES,
-)

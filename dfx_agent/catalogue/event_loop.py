@@ -53,5 +53,3 @@ CODE_RATIO = Metric(
     "caused. In the rest its thread was runnable but got no CPU.", "shim",
     subject="rank", value=lambda rank: rank.event_loop and rank.event_loop.code_ratio,
 )  # fmt: skip
-
-METRICS = (LAG_SECONDS, LAG_SAMPLES, LATE_RATIO, HELD_SECONDS, CODE_RATIO)

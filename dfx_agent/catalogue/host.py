@@ -76,8 +76,3 @@ CPU_THROTTLED = Metric(
     "Time in which that quota held threads back.", "device",
     subject="agent", value=_of_host(lambda host: host.cpu_throttled_seconds),
 )  # fmt: skip
-
-METRICS = (
-    CPU, STALLED, MAJOR_FAULTS, OOM_KILLS, SHM_TOTAL, SHM_USED, LIMIT, LIMIT_USED, CPU_LIMIT,
-    CPU_THROTTLED,
-)  # fmt: skip

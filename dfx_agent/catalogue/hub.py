@@ -59,5 +59,3 @@ LAST_REPORT = Metric(
     "Unix time of the last report of this node to the hub.",
     "agent", subject="agent", value=_by_node(lambda row: row.heard_seconds),
 )  # fmt: skip
-
-METRICS = (JOINED, SENT, LOST, TAKEN, REFUSED, MISSED, LAST_REPORT)

@@ -125,5 +125,3 @@ COLLECTOR_SECONDS = Metric(
     "sync_coordination: asking the learner. other: what nobody marked.", "derived",
     subject="guest", value=lambda rank: _by_part(collector_seconds(rank.role, rank.totals)),
 )  # fmt: skip
-
-METRICS = (LEARNER_SECONDS, LEARNER_PIPELINE_SECONDS, COLLECTOR_SECONDS)

@@ -76,22 +76,3 @@ INCOMPLETE = Metric(
     "dfx_ledger_incomplete_crossings", "counter", "", PER_NODE,
     "Batches with records that were overwritten before the agent read them.", "derived",
 )  # fmt: skip
-
-METRICS = (
-    BATCHES,
-    SAMPLES,
-    TOKENS,
-    MASK_RATIO,
-    GROUP_SAMPLES,
-    NONFINITE,
-    MISALIGNED,
-    UNREAD,
-    LEFT_OUT,
-    SAMPLED,
-    SCHEMA,
-    SHAPES,
-    MISMATCHES,
-    JUDGED_STEPS,
-    SKIPPED_STEPS,
-    INCOMPLETE,
-)

@@ -3,7 +3,7 @@
 from dfx_agent.catalogue.spec import native
 
 # fmt: off
-METRICS = (
+_NATIVE = (
     native(
         "dfx_logprob_mean_nats", "nats", ("stat", "scope", "policy"),
         "Mean log-probability of response tokens by policy (old, new, ref, rollout, teacher).",

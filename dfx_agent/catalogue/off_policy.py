@@ -157,11 +157,3 @@ _NATIVE = (
     ),
 )
 # fmt: on
-
-METRICS = (
-    POLICY_KL_K2,
-    MISMATCH_KL_K1,
-    MISMATCH_KL_K3,
-    ROLLOUT_TRAIN_LOGP_ABSDIFF,
-    *_NATIVE,
-)

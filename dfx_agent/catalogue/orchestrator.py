@@ -7,8 +7,7 @@ EVENT_LOOP_LAG = native(
     "dfx_event_loop_lag_seconds", "seconds", ("stat",),
     "How late the orchestrator's event loop wakes.",
 )
-METRICS = (
-    EVENT_LOOP_LAG,
+_NATIVE = (
     native(
         "dfx_event_loop_lag_samples", "", (),
         "Samples behind dfx_event_loop_lag_seconds.",

@@ -34,5 +34,3 @@ LEFT_OUT_SPANS = Metric(
     "page shows the first one and its reason.", "agent",
     subject="agent", value=lambda agent: agent.spans.num_left_out if agent.spans else None,
 )  # fmt: skip
-
-METRICS = (ACTIVE, SENT, FAILED, DROPPED_SPANS, MISSED_STEPS, LEFT_OUT_SPANS)

@@ -40,5 +40,3 @@ STACK_FAILURES = Metric(
     "agent",
     subject="rank", value=_stack_failures,
 )  # fmt: skip
-
-METRICS = (CPU_SECONDS, THREADS, STACK_SAMPLES, STACK_FAILURES)

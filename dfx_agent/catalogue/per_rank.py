@@ -111,17 +111,3 @@ _NATIVE = (
     ),
 )
 # fmt: on
-
-METRICS = (
-    RANK_INFO,
-    RANK_UP,
-    WALL_SECONDS,
-    ACTIVE_SECONDS,
-    STAGE_ACTIVE_SECONDS,
-    WAIT_SECONDS,
-    IDLE_SECONDS,
-    RANK_TOKENS,
-    STAGE_FAILURES,
-    QUEUE_DEPTH,
-    *_NATIVE,
-)

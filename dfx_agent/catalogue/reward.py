@@ -100,5 +100,3 @@ _NATIVE = (
     ),
 )
 # fmt: on
-
-METRICS = (SAMPLE_SCORES, *_NATIVE)

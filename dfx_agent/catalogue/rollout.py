@@ -138,5 +138,3 @@ _NATIVE = (
     ),
 )
 # fmt: on
-
-METRICS = (TIMEOUT_RATIO, *_NATIVE)

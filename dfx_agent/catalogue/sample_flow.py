@@ -8,7 +8,7 @@ _LIGHTRFT = (
 )
 
 # fmt: off
-METRICS = (
+_NATIVE = (
     native(
         "dfx_queue_seconds", "seconds", ("queue", "stat"),
         "Time in the queue, of the items that were removed from it in the step.",

@@ -110,28 +110,3 @@ SIGNAL_PARAMETERS = Metric(
     "How each signal is scored: smaller values count as least_value (empty: no logarithm), "
     "scale_floor is the smallest standard deviation believed.", "agent",
 )  # fmt: skip
-
-METRICS = (
-    SIGNAL_VALUE,
-    SIGNAL_Z,
-    SIGNAL_CUSUM,
-    SIGNAL_RECENT_MEDIAN,
-    BASELINE_LOW,
-    BASELINE_HIGH,
-    BASELINE_READY,
-    SYMPTOM_ACTIVE,
-    SYMPTOM_ONSET,
-    DRIFT_RATIO,
-    DRIFT_DIFFERENCE,
-    COLLAPSE_STEPS,
-    COLLAPSE_ONSET,
-    NONFINITE_STEPS,
-    IDENTICAL_SCORE_STEPS,
-    SCORE_SIGNAL_SEEN,
-    ABORTED_RECENT_MEDIAN,
-    ABORTED_RISE,
-    SIGNAL_LATCHED,
-    LATE_SIGNALS,
-    DETECTOR,
-    SIGNAL_PARAMETERS,
-)

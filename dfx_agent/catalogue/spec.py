@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any, Literal
 
 from dfx_agent.snapshot import Histogram
@@ -84,12 +85,17 @@ def native(
 
 
 def catalogue() -> Iterator[tuple[str, tuple[Metric, ...]]]:
-    """(class, its metrics) for every module of this package that declares METRICS, sorted."""
+    """(class, its metrics) for every module of this package, sorted."""
     package = import_module(__package__ or "dfx_agent.catalogue")
     for module in sorted(iter_modules(package.__path__), key=lambda m: m.name):
         if not module.ispkg and module.name != "spec":
-            metrics = getattr(import_module(f"{package.__name__}.{module.name}"), "METRICS", ())
-            yield module.name, metrics
+            yield module.name, metrics_of(import_module(f"{package.__name__}.{module.name}"))
+
+
+def metrics_of(module: ModuleType) -> tuple[Metric, ...]:
+    """Every metric that the module assigns to a name, alone or in a tuple, in its order."""
+    values = (v if isinstance(v, tuple) else (v,) for v in vars(module).values())
+    return tuple(item for items in values for item in items if isinstance(item, Metric))
 
 
 def by_name() -> dict[str, Metric]:

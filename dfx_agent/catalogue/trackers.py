@@ -20,5 +20,3 @@ LATE_VALUES = Metric(
     "Values and ranks that came after their step was written, or repeat it after a restart of the "
     "job: they are not in the tracker.", "agent",
 )  # fmt: skip
-
-METRICS = (ACTIVE, STEPS, DROPPED_STEPS, LATE_VALUES)

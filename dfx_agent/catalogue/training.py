@@ -33,12 +33,3 @@ NONFINITE_GRADIENTS = Metric(
 
 # what the guest counts under these names; others are counted under their own
 COUNTERS = frozenset({"micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients"})
-
-METRICS = (
-    GRAD_NORM,
-    LOSS,
-    MICRO_BATCHES,
-    OPTIMIZER_STEPS,
-    SKIPPED_UPDATES,
-    NONFINITE_GRADIENTS,
-)

@@ -120,6 +120,3 @@ def _short(number: float) -> str:
     """As in "1.1 M", "989 T"."""
     unit, letter = next(((u, prefix) for u, prefix in _UNITS if number >= u), (1.0, ""))
     return f"{number / unit:.3g} {letter}"
-
-
-METRICS = (MFU, STEP_MFU, MFU_UNKNOWN, FLOPS_RATE, MODEL_FLOPS)

@@ -37,12 +37,3 @@ STRAGGLER_LOST_SECONDS = Metric(
     "Time per step that the others lose by waiting for this rank; only while it is the straggler.",
     "derived",
 )  # fmt: skip
-
-METRICS = (
-    RUN_STATE,
-    INCIDENT_BEGIN,
-    INCIDENT_STEP,
-    VERDICT_ACTIVE,
-    VERDICT_STATE,
-    STRAGGLER_LOST_SECONDS,
-)

@@ -43,10 +43,7 @@ LOST_RECEIVERS = native(
 )
 
 # fmt: off
-METRICS = (
-    UPDATE_SECONDS,
-    BYTES,
-    LOST_RECEIVERS,
+_NATIVE = (
     native(
         "dfx_weight_sync_changed_ratio", "ratio", (),
         "Share of the weights that a delta synchronisation sends.",

@@ -20,6 +20,7 @@ from dfx_agent.catalogue.alerts.declared.stability import (
     REFERENCE_KL_DRIFT,
 )
 from dfx_agent.catalogue.alerts.samples import LatestSamples, SignalFigures
+from dfx_agent.catalogue.spec import metrics_of
 from dfx_agent.judge.divergence.verdict import (
     divergence_verdict,
     drift_text,
@@ -32,7 +33,7 @@ from dfx_agent.snapshot import SignalState
 EPISODE_GAP_ROWS = 20
 # alerts that a log of metrics can activate
 STEP_CLOCKED = tuple(
-    alert for alert in ALERTS if metrics_read([alert]) & {m.name for m in signals.METRICS}
+    alert for alert in ALERTS if metrics_read([alert]) & {m.name for m in metrics_of(signals)}
 )
 _DRIFTS = {
     ENTROPY_DRIFT.name: "entropy",

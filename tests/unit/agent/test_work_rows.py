@@ -12,7 +12,9 @@ from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import PARTS, Peaks
 from dfx_agent.agent.work_rows import work_row
 from dfx_agent.base.errors import ConfigError
-from dfx_agent.catalogue.utilisation import METRICS, work_lines
+from dfx_agent.catalogue import utilisation
+from dfx_agent.catalogue.spec import metrics_of
+from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.node.time.account import Split, StepInterval
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.time.work import ClosedWork, Passes, Work
@@ -189,7 +191,7 @@ def test_the_lines_of_page_and_report():
 
 
 def test_the_families():
-    values = {m.name: m.value for m in METRICS}
+    values = {m.name: m.value for m in metrics_of(utilisation)}
     known = rank(work_row(process(), Peaks()), **{"flops/forward/bfloat16/update": 2.0,
                  "flops/forward/float32/update": 1.0, "micro_batches": 9.0})  # fmt: skip
     assert values["dfx_rank_model_flops"](known) == {("forward", "update"): 3.0}

@@ -20,7 +20,7 @@ from dfx_agent.catalogue.alerts.declared import ALERTS
 from dfx_agent.catalogue.alerts.declared.pipeline import EVENT_LOOP_LATE
 from dfx_agent.catalogue.alerts.prometheus import Links, rule_files
 from dfx_agent.catalogue.alerts.samples import samples_of
-from dfx_agent.catalogue.spec import by_name
+from dfx_agent.catalogue.spec import by_name, metrics_of
 from dfx_agent.commands.backtest.episodes import EPISODE_GAP_ROWS, episodes
 from dfx_agent.snapshot import CollapseRow, SignalRow, SignalState, SymptomRow
 
@@ -135,7 +135,7 @@ def test_samples_have_exactly_the_labels_of_the_catalogue_without_run_and_node()
     )  # fmt: skip
     samples = samples_of(state)
     about_detector = {signals.LATE_SIGNALS, signals.DETECTOR, signals.SIGNAL_PARAMETERS}
-    assert set(samples) == {m.sample_name for m in signals.METRICS if m not in about_detector}
+    assert set(samples) == {m.sample_name for m in metrics_of(signals) if m not in about_detector}
     for name, rows in samples.items():
         expected = set(by_name()[name].labels) - {"run", "node"}
         assert all(set(labels) == expected for labels, _ in rows)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dfx_agent.catalogue.bottleneck import METRICS
+from dfx_agent.catalogue import bottleneck as catalogue
+from dfx_agent.catalogue.spec import metrics_of
 from dfx_agent.exporters.prometheus.exporter import run_samples
 from dfx_agent.snapshot import Bottleneck, PipelineCause, RunRow, StepPart
 
@@ -14,7 +15,7 @@ UNSIZED = PipelineCause("tool", "tool", "slow", None, "seconds a call", 7, kind=
 
 
 def samples(bottleneck):
-    names = frozenset(metric.name for metric in METRICS)
+    names = frozenset(metric.name for metric in metrics_of(catalogue))
     run = RunRow("r", "verl", 0, 1.0, (), (), (), bottleneck=bottleneck)
     found = {}
     for name, rows in run_samples(run, names, "node-a").items():

@@ -13,7 +13,7 @@ from prometheus_page import FAR_SECONDS, OPENMETRICS, SPLIT, STEPS, exporter, ra
 
 from dfx_agent.catalogue import agent, collectives, memory, performance, training, verdicts
 from dfx_agent.catalogue import per_rank as balance
-from dfx_agent.catalogue.spec import by_name
+from dfx_agent.catalogue.spec import by_name, metrics_of
 from dfx_agent.catalogue.verdicts import NO_STAGE
 from dfx_agent.job.incidents.book import IncidentBook, StepTimes
 from dfx_agent.snapshot import (
@@ -361,7 +361,7 @@ def test_every_name_and_label_is_the_catalogue_s():
             for labels, _ in rows:
                 assert set(labels) == set(metric.labels), name
     groups = agent, balance, collectives, memory, performance, training, verdicts
-    ours = {m.name for group in groups for m in group.METRICS if m.source != "native"}
+    ours = {m.name for group in groups for m in metrics_of(group) if m.source != "native"}
     assert ours - seen == set(), "every family of a rank, a run and the agent appears"
 
 

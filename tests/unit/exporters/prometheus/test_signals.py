@@ -10,6 +10,7 @@ from training_curves import collapsed, healthy
 
 from dfx_agent.catalogue import signals
 from dfx_agent.catalogue.alerts.samples import samples_of
+from dfx_agent.catalogue.spec import metrics_of
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.judge.divergence.bank import PARAMETERS, SignalBank
 from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot
@@ -57,13 +58,13 @@ def test_every_sample_that_conditions_read_is_exported_with_its_run():
 def test_every_metric_of_the_class_is_exported():
     found = exported(a_collapse())
     suffixes = {"counter": "_total", "info": "_info"}
-    names = {m.name + suffixes.get(m.kind, "") for m in signals.METRICS}
+    names = {m.name + suffixes.get(m.kind, "") for m in metrics_of(signals)}
     assert names <= set(found)
 
 
 def test_a_run_without_signals_has_no_series_of_them():
     found = exported(None)
-    derived = {metric.sample_name for metric in signals.METRICS if metric.source == "derived"}
+    derived = {metric.sample_name for metric in metrics_of(signals) if metric.source == "derived"}
     assert not derived & set(found)
 
 

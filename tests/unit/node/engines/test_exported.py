@@ -3,7 +3,8 @@
 from opentelemetry.sdk.metrics.export import Histogram as OtelHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from dfx_agent.catalogue.engines import METRICS
+from dfx_agent.catalogue import engines
+from dfx_agent.catalogue.spec import metrics_of
 from dfx_agent.exporters.otel.metrics import _metric
 from dfx_agent.exporters.prometheus.exporter import add_engines
 from dfx_agent.exporters.prometheus.exposition import Encoder
@@ -81,4 +82,5 @@ def test_opentelemetry_gets_counts_by_bucket():
 
 
 def test_every_metric_of_engines_says_what_it_is():
-    assert all(metric.source == "engine" and metric.help.endswith(".") for metric in METRICS)
+    metrics = metrics_of(engines)
+    assert all(metric.source == "engine" and metric.help.endswith(".") for metric in metrics)
