@@ -74,7 +74,7 @@ class Job:
                 sum(parts[r].values()) + waited[r],
                 waited[r],
                 parts[r],
-                tokens[r] if known else None,
+                {"all": tokens[r]} if known else None,
                 busy_seconds=None if self.stalls is None else busy[r],
             )
             for r in ranks

@@ -82,7 +82,9 @@ def _rank_step(of: Sequence[Any], parts: Sequence[tuple[str, str]]) -> RankStep:
     wall, waited, busy, times, tokens, seconds = of
     had = None if times is None else SchedTimes(times[0] * 1000, times[1] * 1000, times[2])
     by_part = dict(zip(parts, seconds, strict=True))
-    return RankStep(wall, waited, by_part, tokens, None, busy, had)
+    return RankStep(
+        wall, waited, by_part, None if tokens is None else {"all": tokens}, None, busy, had
+    )
 
 
 def _one_group(num_ranks: int) -> Layout:

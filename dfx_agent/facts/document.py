@@ -16,7 +16,7 @@ from dfx_agent.facts import bounds
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.snapshot.document import Document, reason
 
-FACTS_VERSION = 2
+FACTS_VERSION = 3
 
 _NAME = "dfx-facts"
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import mul
 from statistics import fmean
+from typing import TypeVar
 
 from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import LEAST_SECONDS, GroupTime, Part, RankStep, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, GroupTime, RankStep, Step
+
+_Name = TypeVar("_Name")
 
 
 class ShortSteps:
@@ -52,12 +55,14 @@ def _mean(steps: list[RankStep], weights: Sequence[int]) -> RankStep:
     return RankStep(
         _weighted_mean([step.wall_seconds for step in steps], weights),
         _weighted_mean([step.waited_seconds for step in steps], weights),
-        _mean_parts([step.parts for step in steps], weights),
-        _mean_if_complete([step.num_tokens for step in steps], weights),
+        _mean_by_name([step.parts for step in steps], weights),
+        _mean_tokens([step.tokens for step in steps], weights),
         _mean_if_complete([step.num_forward_tokens for step in steps], weights),
         _mean_if_complete([step.busy_seconds for step in steps], weights),
         _mean_times([step.processor for step in steps], weights),
         _mean_groups([step.groups for step in steps], weights),
+        _mean_by_name([step.waits for step in steps], weights),
+        _mean_if_complete([step.num_samples for step in steps], weights),
     )
 
 
@@ -85,12 +90,22 @@ def _mean_groups(
     }
 
 
-def _mean_parts(parts: list[Mapping[Part, float]], weights: Sequence[int]) -> dict[Part, float]:
-    names = dict.fromkeys(name for by_part in parts for name in by_part)
+def _mean_by_name(
+    values: Sequence[Mapping[_Name, float]], weights: Sequence[int]
+) -> dict[_Name, float]:
+    """Mean by name; a step without this name counts as 0."""
+    names = dict.fromkeys(name for by_name in values for name in by_name)
     return {
-        name: _weighted_mean([by_part.get(name, 0.0) for by_part in parts], weights)
+        name: _weighted_mean([by_name.get(name, 0.0) for by_name in values], weights)
         for name in names
     }
+
+
+def _mean_tokens(
+    tokens: list[Mapping[str, float] | None], weights: Sequence[int]
+) -> dict[str, float] | None:
+    by_kind = [kinds for kinds in tokens if kinds]
+    return _mean_by_name(by_kind, weights) if len(by_kind) == len(tokens) else None
 
 
 def _mean_if_complete(values: list[float | None], weights: Sequence[int]) -> float | None:

@@ -10,7 +10,6 @@ from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.facts.pairs import Pairs
 from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.snapshot import TimeSplit
 
 # kind and name of a part of the time: ("stage", "rollout"), ("wait", "queue"), and these two
 Part = tuple[str, str]
@@ -46,8 +45,8 @@ class RankStep:
     """Waiting for peers."""
     parts: Pairs[Part, float]
     """All other time."""
-    num_tokens: float | None
-    """None if the rank reported no tokens."""
+    tokens: Mapping[str, float] | None
+    """Tokens by kind; None if the rank reported no tokens."""
     num_forward_tokens: float | None = None
     """Inputs of forward passes for training, with padding; None if unknown."""
     busy_seconds: float | None = None
@@ -56,12 +55,15 @@ class RankStep:
     """Scheduler times of the training thread; None if unknown."""
     groups: Mapping[str, GroupTime] = field(default_factory=dict)
     """By process group, for a judge of several nodes; empty if it is not needed."""
-    split: TimeSplit | None = None
-    """Time by stage and wait. Only on the rank's own node: it is not sent."""
-    tokens: Mapping[str, float] | None = None
-    """``num_tokens`` by kind. Only on the rank's own node."""
+    waits: Pairs[tuple[str, str], float] = field(default_factory=dict)
+    """(kind, enclosing stage) -> seconds, of all waits. Those for peers include data transfer."""
     num_samples: float | None = None
-    """Rows of forward passes for training. Only on the rank's own node."""
+    """Rows of forward passes for training."""
+
+    @property
+    def num_tokens(self) -> float | None:
+        """Tokens of all kinds; None if the rank reported no tokens."""
+        return sum(self.tokens.values()) if self.tokens else None
 
     @property
     def work_seconds(self) -> float:

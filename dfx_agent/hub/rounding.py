@@ -115,7 +115,7 @@ def _rank_step(exact: RankStep) -> RankStep:
         round(exact.wall_seconds, digits),
         round(exact.waited_seconds, digits),
         {part: round(exact.parts[part], digits) for part in sorted(exact.parts)},
-        exact.num_tokens,
+        exact.tokens,
         exact.num_forward_tokens,
         None if exact.busy_seconds is None else round(exact.busy_seconds, digits),
         _processor(exact.processor),
@@ -123,6 +123,8 @@ def _rank_step(exact: RankStep) -> RankStep:
             name: time._replace(blocked_seconds=round(time.blocked_seconds, digits))
             for name, time in exact.groups.items()
         },
+        {wait: round(seconds, digits) for wait, seconds in exact.waits.items()},
+        exact.num_samples,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep
+from dfx_agent.facts.steps import IDLE, RankStep
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
 # steps whose tokens count: the latest 2 against the 32 before
@@ -56,20 +56,14 @@ def rank_order(label: str) -> tuple[int, str]:
 
 
 def split_of(rank_step: RankStep) -> TimeSplit:
-    """How a rank spent its time in a step. For a rank on another node only sums are known.
-
-    Such a rank's wait for peers is all its time in collectives, including transfer.
-    """
-    if rank_step.split is not None:
-        return rank_step.split
+    """How a rank spent its time in a step. Waits for peers include the transfer of data."""
     stages = {name: s for (kind, name), s in rank_step.parts.items() if kind == "stage"}
-    waits = {name: {"": s} for (kind, name), s in rank_step.parts.items() if kind == "wait"}
-    blocked = rank_step.waited_seconds + rank_step.parts.get(TRANSFER, 0.0)
-    if blocked:
-        waits["collective"] = {"": blocked}
+    waits: dict[str, dict[str, float]] = {}
+    for (kind, stage), seconds in rank_step.waits.items():
+        waits.setdefault(kind, {})[stage] = seconds
     idle = rank_step.parts.get(IDLE, 0.0)
-    waited = sum(seconds for places in waits.values() for seconds in places.values())
-    active = max(0.0, rank_step.wall_seconds - waited - idle)
+    active = rank_step.wall_seconds - sum(rank_step.waits.values()) - idle
+    active = max(0.0, round(active, 9))  # clocks have nanosecond resolution
     return TimeSplit(rank_step.wall_seconds, active, idle, stages, waits)
 
 
@@ -82,10 +76,7 @@ def _bubble(cells: Sequence[StepCell], span: tuple[float, float]) -> float | Non
 
 
 def _cell(label: str, rank_step: RankStep) -> StepCell:
-    tokens = rank_step.tokens
-    if tokens is None:
-        tokens = {} if rank_step.num_tokens is None else {"all": rank_step.num_tokens}
-    return StepCell(label, split_of(rank_step), tokens, rank_step.num_samples)
+    return StepCell(label, split_of(rank_step), rank_step.tokens or {}, rank_step.num_samples)
 
 
 def sustained_ratios(rows: Iterable[StepRow]) -> dict[str, float]:

@@ -100,16 +100,20 @@ def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
     """``transfer_seconds``: time in collectives that were matched with those of other ranks."""
     split, tokens = closed.window.split.as_seconds(), closed.tokens
     waits = {kind: sum(stages.values()) for kind, stages in split.wait_seconds.items()}
+    waits_by_stage = {
+        (kind, stage): seconds
+        for kind, stages in split.wait_seconds.items()
+        for stage, seconds in stages.items()
+    }
     blocked = sum(seconds for kind, seconds in waits.items() if kind in PEER_WAITS)
     # collectives in threads next to a stage are matched too, but no training thread waits in them
     transfer = min(transfer_seconds, blocked)
     parts: dict[Part, float] = {IDLE: split.idle_seconds, TRANSFER: transfer}
     parts |= {("stage", stage): seconds for stage, seconds in split.stage_seconds.items()}
     parts |= {("wait", kind): s for kind, s in waits.items() if kind not in PEER_WAITS}
-    num_tokens = sum(tokens.values()) if tokens else None
     waited = round(blocked - transfer, 9)  # clocks have nanosecond resolution
     forward, busy = closed.num_forward_tokens, closed.busy_seconds
     return RankStep(
-        split.wall_seconds, waited, parts, num_tokens, forward, busy, closed.processor,
-        closed.groups, split, tokens, closed.num_samples,
+        split.wall_seconds, waited, parts, tokens, forward, busy, closed.processor,
+        closed.groups, waits_by_stage, closed.num_samples,
     )  # fmt: skip

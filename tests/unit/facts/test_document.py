@@ -74,7 +74,7 @@ def test_what_was_dumped_is_loaded_as_it_was(part, data):
 
 def test_the_document_names_itself_and_its_version():
     assert json.loads(dumped(EMPTY)).keys() == {"name", "version", "facts"}
-    assert FACTS_VERSION == 2, "a new version is said in docs/concepts/overview.md"
+    assert FACTS_VERSION == 3, "a new version is said in docs/concepts/overview.md"
 
 
 def test_a_field_that_is_new_is_left_out():
@@ -107,7 +107,7 @@ def test_another_version_is_refused_with_one_line(version):
         (b'{"name": "dfx-facts"}', "facts without a version"),
         (b'{"name": "dfx-facts", "version": "1"}', "facts without a version"),
         (b'{"name": "dfx-facts", "version": true}', "facts without a version"),
-        (b'{"name": "dfx-facts", "version": 2}', "facts that cannot be read: facts Field required"),
+        (b'{"name": "dfx-facts", "version": 3}', "facts that cannot be read: facts Field required"),
     ],
 )
 def test_what_is_foreign_or_broken_is_refused_with_one_line(document, said):
@@ -140,7 +140,7 @@ def test_whatever_stands_in_a_field_is_read_or_refused_with_one_line(data):
 @settings(max_examples=50)
 @given(data=st.data())
 def test_a_mapping_with_keys_of_tuples_is_read_or_refused_with_one_line(data):
-    step = {"wall_seconds": 1.0, "waited_seconds": 0.5, "num_tokens": None}
+    step = {"wall_seconds": 1.0, "waited_seconds": 0.5, "tokens": None}
     lists = st.lists(JSON, max_size=3)
     step["parts"] = data.draw(JSON | st.fixed_dictionaries({"k": lists | JSON, "v": lists | JSON}))
     closed = {"step": 1, "begin_seconds": 0.0, "num_lost": 0, "ranks": {"0": step}}

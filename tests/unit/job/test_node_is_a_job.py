@@ -32,18 +32,20 @@ from dfx_agent.snapshot import (
     Latency,
     RankRow,
     RunRow,
-    StepCell,
     Verdict,
 )
 from dfx_agent.wire import layout
 from dfx_agent.wire.records import (
     BLOCKING,
     COLLECTIVE,
+    COUNT,
+    FORWARD_SAMPLES,
     NO_STEP,
     SCALAR,
     STAGE,
     STEP,
     TOKENS,
+    WAIT,
 )
 
 NUM_STEPS, STEP_MS = 14, 400
@@ -52,7 +54,6 @@ PERMITTED = {
     (RunRow, "judged_seconds"): "each says when it judged itself",
     (RankRow, "node"): "a hub says how the node's agent calls it, the node its host name",
     (Incident, "id"): "made of its begin, which is rounded before it is sent",
-    (StepCell, "tokens"): "the sum of all kinds is sent",
 }
 # of a rank that nobody looks at, these stay on its node because each would be sent with every step;
 # a full row has all
@@ -121,16 +122,24 @@ class Both:
     def _writes(self, rank: Rank, step: int, work_ms: int, numbers: Mapping[str, float]) -> None:
         at = self.begin_ns + (step - 1) * STEP_MS * 10**6
 
-        def span(kind: int, name: str, begin_ms: int, end_ms: int, number: int = 0) -> None:
-            rank.span += 1
+        def span(
+            kind: int, name: str, begin_ms: int, end_ms: int, number: int = 0, *,
+            is_inside_next: bool = False,
+        ) -> None:  # fmt: skip
+            ids = (rank.span + 2, rank.span + 1) if is_inside_next else (rank.span + 1, 0)
+            rank.span += not is_inside_next
             begin, end = at + begin_ms * 10**6, at + end_ms * 10**6
-            rank.segment.emit(begin, end, 8.0, number, rank.span, 0, 1, kind, rank.name(name))
+            rank.segment.emit(begin, end, 8.0, number, *ids, 1, kind, rank.name(name))
 
         rank.segment.emit(at, at, 0.0, step, 0, 0, 0, STEP, 0)
+        span(WAIT, "queue", 10, 20 + step, is_inside_next=True)
         span(STAGE, "rollout", 0, 60)
+        rank.span += 1
         span(STAGE, "actor_update", 60, 60 + work_ms)
         span(COLLECTIVE | BLOCKING, "all_reduce@0", 60 + work_ms, 380, step)
-        rank.segment.emit(at, at, 100.0, step, 0, 0, 1, TOKENS, rank.name("response"))
+        for kind, count in (("prompt", 20.0), ("response", 100.0)):
+            rank.segment.emit(at, at, count, step, 0, 0, 1, TOKENS, rank.name(kind))
+        rank.segment.emit(at, at, 4.0, step, 0, 0, 1, COUNT, rank.name(FORWARD_SAMPLES))
         for key, value in numbers.items():
             rank.segment.emit(at, at, value, step, 0, 0, 0, SCALAR, rank.name(f"actor/{key}"))
 
@@ -199,6 +208,9 @@ def test_a_healthy_run(dfx_dir, ranks):
     assert node.signals is not None
     assert len(node.steps) == 8
     assert node.sustained_tokens_ratio == {"trainer": 1.0}
+    cell = node.steps[-1].cells[0]
+    assert (cell.tokens, cell.num_samples) == ({"prompt": 20.0, "response": 100.0}, 4.0)
+    assert cell.split.wait_seconds["queue"].keys() == {"rollout"}
     assert_same(node, hub)
 
 

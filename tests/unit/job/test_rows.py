@@ -93,7 +93,7 @@ def test_ranks_have_their_places():
 def step(number: int, ranks: tuple[int, ...], rollout: float, train: float) -> Step:
     parts = {("stage", "rollout"): rollout, ("stage", "actor_update"): train, ("idle", ""): 0.0}
     wall = rollout + train
-    told = {str(rank): RankStep(wall, 0.0, parts, 100.0) for rank in ranks}
+    told = {str(rank): RankStep(wall, 0.0, parts, {"response": 100.0}) for rank in ranks}
     return Step(number, HUB_SECONDS + number * wall, 0, told)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfx_agent.facts.steps import RankStep
+from dfx_agent.facts.steps import IDLE, RankStep
 from dfx_agent.job.step_rows import (
     latest_ratios,
     step_row,
@@ -13,8 +13,7 @@ from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
 
 def rank_step(active_seconds: float, wall_seconds: float) -> RankStep:
-    split = TimeSplit(wall_seconds, active_seconds, wall_seconds - active_seconds, {}, {})
-    return RankStep(wall_seconds, 0.0, {}, None, split=split)
+    return RankStep(wall_seconds, 0.0, {IDLE: wall_seconds - active_seconds}, None)
 
 
 def test_bubble_is_the_share_of_the_ranks_time_in_which_they_were_not_active():

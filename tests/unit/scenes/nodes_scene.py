@@ -129,7 +129,8 @@ def stepped(
     told = {
         label: RankStep(
             wall, blocked, {("idle", ""): 0.0, ("transfer", ""): 0.0, ("stage", "backward"): work},
-            100.0, groups={"0": GroupTime(4, 4 * step, blocked)},
+            {"response": 100.0}, groups={"0": GroupTime(4, 4 * step, blocked)},
+            waits={("collective", "backward"): blocked},
         )
         for label, (work, blocked) in ranks.items()
     }  # fmt: skip

@@ -97,5 +97,10 @@ def _rank_step(
     ran_ns = int(cpu_seconds * 1e9)
     processor = SchedTimes(ran_ns, int(ran_ns * (1 / share - 1)))
     return RankStep(
-        wall, wall - seconds, parts, 1000.0, busy_seconds=cpu_seconds, processor=processor
+        wall,
+        wall - seconds,
+        parts,
+        {"response": 1000.0},
+        busy_seconds=cpu_seconds,
+        processor=processor,
     )

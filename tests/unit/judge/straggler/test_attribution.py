@@ -174,7 +174,7 @@ def _found(told: Sequence[Verdict]) -> list[Verdict]:
 
 def _told_otherwise(step: Step, rng: random.Random) -> Step:
     ranks = {
-        rank: replace(of, num_tokens=_varying(rng, 0), num_forward_tokens=of.num_tokens)
+        rank: replace(of, tokens={"prompt": _varying(rng, 0)}, num_forward_tokens=of.num_tokens)
         for rank, of in step.ranks.items()
     }
     return replace(step, ranks=ranks)

@@ -20,7 +20,7 @@ def rank_step(work: float, wall: float = STEP_SECONDS, **known) -> RankStep:
     """Alone for ``work``; the rest of the wall time it waits for its peers."""
     transfer = 0.02
     parts = {IDLE: 0.0, TRANSFER: transfer, ("stage", "forward"): work - transfer}
-    return RankStep(wall, wall - work, parts, 1000.0, **known)
+    return RankStep(wall, wall - work, parts, {"response": 1000.0}, **known)
 
 
 def steps(num_steps: int, *works: float, **known) -> tuple[Step, ...]:
