@@ -397,7 +397,9 @@ class Agent:
         fold = self._runs.get(run)
         if fold is None:
             peaks, models = self._config.peak_tflops, self._config.model_config
-            fold = self._runs[run] = LocalRun(run, self._critical, self._faults, peaks, models)
+            node = self._reporter.node if self._reporter else ""
+            fold = LocalRun(run, self._critical, self._faults, peaks, models, node)
+            self._runs[run] = fold
             fold.judge.health = self._health_files.restore(run, fold.judge.health)
             fold.job.alerts = None if self._awaits_alerts else ()
             fold.unsent = None if self._reporter is None else UnsentFacts()

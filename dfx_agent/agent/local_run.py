@@ -58,7 +58,9 @@ class LocalRun:
         faults: Faults | None = None,
         peak_tflops: Mapping[str, float] | None = None,
         model_configs: Mapping[str, ConfigFlops] | None = None,
+        node: str = "",
     ) -> None:
+        """``node``: the name under which a hub shows this node; "" without a hub."""
         self.run = run
         self.peaks, self.model_configs = Peaks(peak_tflops), model_configs or {}
         self.faults = faults or Faults()
@@ -70,7 +72,7 @@ class LocalRun:
         self.collectives, self.ledger_batches = Collectives(), LedgerAssembler()
         self.tracks = Tracks(self.faults, run)
         self.job = Job(JobFold(run, run, critical, self.faults, _RECENT_STEPS))
-        self.facts = RunFacts(run=run, node="", now_seconds=0.0)  # of the latest reading
+        self.facts = RunFacts(run=run, node=node, now_seconds=0.0)  # of the latest reading
         self.concluded: RunVerdicts | None = None  # when it was last rendered
         self.scalar_rows = ScalarRows()
         self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
@@ -200,8 +202,8 @@ class LocalRun:
             steps = tuple(map(self._role_steps, self._watches))
         ranks, self._has_exact_ranks = self._ranks(now_ns, is_exact=False), False
         facts = RunFacts(
-            run=run, node="", now_seconds=self._unix_seconds(now_ns), now_ns=now_ns, is_full=False,
-            framework=self.framework, steps=steps, scalars=scalars, batches=batches,
+            run=run, node=self.facts.node, now_seconds=self._unix_seconds(now_ns), now_ns=now_ns,
+            is_full=False, framework=self.framework, steps=steps, scalars=scalars, batches=batches,
             quiet_seconds=self.tracks.quiet_seconds(now_ns),
             ranks=ranks,
             unjudged=self._unjudged(ranks, now_ns),
@@ -273,7 +275,7 @@ class LocalRun:
     def totals_of(self, process: ProcessId) -> RankTotals | None:
         """Totals of one of its processes; None after it was dropped."""
         found = self.processes.get((process.role, process.label))
-        return None if found is None else rank_totals(found)
+        return None if found is None else rank_totals(found, self.collectives.group_rows(found))
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now of the processes of this node."""

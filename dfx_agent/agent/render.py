@@ -128,9 +128,7 @@ def _details(run: LocalRun, process: Process) -> RankDetails:
         stamps=stamps(process),
         gauges=dict(process.gauges),
         collectives=run.collectives.rows(process),
-        groups=run.collectives.group_rows(process),
         device_stages=process.devices.rows(),
-        event_loop=process.loop.row(time.monotonic_ns(), last, process.inflight),
         work=work_row(process, run.peaks, run.model_configs),
     )
 

@@ -22,11 +22,12 @@ _BOOT = boot_id().hex()[:8]
 class RunReporter:
     """The runs of one agent; ``facts`` as often as a hub is to know more.
 
+    ``node``: the name under which the hub shows this node.
     ``launch``: the job that the agent was started with.
     """
 
     def __init__(self, node: str, launch: Launch | None = None) -> None:
-        self._node = node
+        self.node = node
         self._launch = launch
         self._agent = f"{time.time_ns():x}"
         self._numbers: dict[str, int] = {}
@@ -53,7 +54,7 @@ class RunReporter:
         """Reports that this node is connected and has no run."""
         now_ns = time.monotonic_ns()
         return RunFacts(
-            run="", node=self._node, now_seconds=time.time(), now_ns=now_ns, boot=_BOOT,
+            run="", node=self.node, now_seconds=time.time(), now_ns=now_ns, boot=_BOOT,
             agent=self._agent, number=self._next(""), is_last=is_last, launch=self._launch,
         )  # fmt: skip
 
@@ -68,7 +69,7 @@ class RunReporter:
             for role, rank_facts in facts.ranks.items()
         }
         return replace(
-            facts, node=self._node, boot=_BOOT, agent=self._agent, number=number,
+            facts, node=self.node, boot=_BOOT, agent=self._agent, number=number,
             now_seconds=time.time() - (time.monotonic_ns() - facts.now_ns) / 1e9,
             is_full=is_full, is_last=is_last,
             failing=_failing(run),

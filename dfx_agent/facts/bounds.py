@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.snapshot import EngineFacts
+from dfx_agent.snapshot import EngineFacts, EventLoopRow
 
 # enough for 100 ranks with everything that a node stores: 64 steps, reported numbers, batches. Each
 # rank and step takes 6.4 KB and 730 values
@@ -65,7 +65,14 @@ def _nums_of_ranks(facts: RunFacts) -> Iterator[int]:
         split = totals.split
         yield from map(len, (totals.counters, totals.tokens, split.stage_seconds))
         yield from map(len, (split.wait_seconds, *split.wait_seconds.values()))
-        yield from map(len, (totals.devices, totals.device_names, totals.held))
+        yield from map(len, (totals.devices, totals.device_names, totals.held, totals.groups))
+        yield from _nums_of_loop(totals.event_loop)
+
+
+def _nums_of_loop(loop: EventLoopRow | None) -> Iterator[int]:
+    if loop is not None:
+        phases = loop.last_step.phases if loop.last_step else ()
+        yield from map(len, (loop.holders, phases, *(phase.holders for phase in phases)))
 
 
 def _names(facts: RunFacts) -> Iterator[str]:
@@ -78,6 +85,9 @@ def _names(facts: RunFacts) -> Iterator[str]:
         yield from (rank.label for rank in ranks)
     for totals in facts.totals:
         yield from (*totals.counters, *totals.tokens, *totals.split.stage_seconds)
+        yield from (row.group for row in totals.groups)
+        loop = totals.event_loop
+        yield from (holder.name for holder in (loop.holders if loop else ()))
     for scalars in facts.scalars:
         yield from (scalar.key for scalar in scalars.scalars)
     for engine in facts.engines or ():

@@ -49,6 +49,10 @@ class RankTotals:
     """Memory that the driver reports for it, by device."""
     held: tuple[HeldMemory, ...] = ()
     beside_allocator: NonAllocatorMemory | None = None
+    groups: tuple[GroupRow, ...] = ()
+    """Its process groups, as its guest counts them."""
+    event_loop: EventLoopRow | None = None
+    """None for a process that has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,6 @@ class RankDetails:
     stamps: tuple[StageStamp, ...] = ()
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
-    groups: tuple[GroupRow, ...] = ()
     device_stages: tuple[StageDevice, ...] = ()
-    event_loop: EventLoopRow | None = None
     work: WorkRow | None = None
     outside: OutsideLook | None = None

@@ -70,6 +70,8 @@ def totals(exact: RankTotals) -> RankTotals:
         device_bytes={name: _bytes(value) for name, value in exact.device_bytes.items()},
         held=tuple(map(_numbers, exact.held[:MAX_NAMES_OF_RANK])),
         beside_allocator=exact.beside_allocator and _numbers(exact.beside_allocator),
+        groups=exact.groups[:MAX_NAMES_OF_RANK],
+        event_loop=_floats(exact.event_loop),
     )
 
 
@@ -187,6 +189,16 @@ def _bytes(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _numbers(value)
     return float(f"{value:.4g}") if isinstance(value, (float, int)) else value
+
+
+def _floats(value: Any) -> Any:
+    """Floats have four significant digits, also in rows and in their rows; integers are exact."""
+    if is_dataclass(value) and not isinstance(value, type):
+        rounded = {field.name: _floats(getattr(value, field.name)) for field in fields(value)}
+        return replace(value, **rounded)
+    if isinstance(value, tuple):
+        return tuple(map(_floats, value))
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _value(value: float) -> float:

@@ -28,8 +28,8 @@ from dfx_agent.hub import rounding
 from dfx_agent.snapshot import EngineFacts
 
 _KEEP_STEPS, _KEEP_REPORTS = 64, 256
-# totals of a living rank are sent in this interval, of ranks that make samples more often: a
-# pipeline is judged by them
+# totals of a living rank are sent in this interval, of ranks that make samples or have an event
+# loop more often: a pipeline is judged by them
 _TOTALS_EVERY_NS, _TOTALS_OF_ROLLOUT_EVERY_NS = 60 * 10**9, 5 * 10**9
 # one engine has hundreds of numbers
 _ENGINES_EVERY_NS = 5 * 10**9
@@ -180,7 +180,7 @@ class UnsentFacts:
     def _are_due(self, process: ProcessId, sent: _SentTotals, now_ns: int) -> bool:
         if not self._is_living(process):
             return not sent.is_final
-        is_frequent = process.role in ROLLOUT_SIDE
+        is_frequent = process.role in ROLLOUT_SIDE or sent.totals.event_loop is not None
         every_ns = _TOTALS_OF_ROLLOUT_EVERY_NS if is_frequent else _TOTALS_EVERY_NS
         return now_ns - sent.sent_ns >= every_ns
 

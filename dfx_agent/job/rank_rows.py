@@ -91,6 +91,8 @@ def _from_totals(totals: RankTotals) -> dict[str, Any]:
         "host_memory": totals.host_memory,
         "held": totals.held,
         "beside_allocator": totals.beside_allocator,
+        "groups": totals.groups,
+        "event_loop": totals.event_loop,
     }
 
 

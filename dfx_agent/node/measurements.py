@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.node.memory.gauges import device_rows, held_rows
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import arrival_of
-from dfx_agent.snapshot import HostMemory, StageStamp, TimeSplit
+from dfx_agent.snapshot import EventLoopRow, GroupRow, HostMemory, StageStamp, TimeSplit
 from dfx_agent.wire.records import COLLECTIVES, STAGE
 
 
-def rank_totals(process: Process) -> RankTotals:
+def rank_totals(process: Process, groups: tuple[GroupRow, ...] = ()) -> RankTotals:
     """Totals and memory at the last poll; a log has no times and no memory of its own."""
     totals, is_log = process.totals(), process.registered_as.role == LOG_ROLE
     return RankTotals(
@@ -32,6 +34,8 @@ def rank_totals(process: Process) -> RankTotals:
         device_bytes=dict(process.devices.own_bytes),
         held=held_rows(process.gauges),
         beside_allocator=process.memory.beside_allocator,
+        groups=groups,
+        event_loop=_event_loop(process) if process.is_living else None,
     )
 
 
@@ -68,6 +72,11 @@ def stamps(process: Process) -> tuple[StageStamp, ...]:
         )
         for (stage, slot), s in process.stamps.items()
     )
+
+
+def _event_loop(process: Process) -> EventLoopRow | None:
+    last = process.windows[-1].window if process.windows else None
+    return process.loop.row(time.monotonic_ns(), last, process.inflight)
 
 
 def _host_memory(process: Process) -> HostMemory | None:

@@ -17,9 +17,8 @@ RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
 ON_DEMAND = frozenset(
-    {"current", "scalars", "stamps", "gauges", "collectives", "groups", "device_stages",
-     "event_loop", "work"}
-)  # fmt: skip
+    {"current", "scalars", "stamps", "gauges", "collectives", "device_stages", "work"}
+)
 """Fields of a RankRow that a hub requests from the node when a page shows the rank."""
 
 

@@ -15,7 +15,7 @@ from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
-from dfx_agent.snapshot import EngineFacts
+from dfx_agent.snapshot import EngineFacts, EventLoopRow, LagStats, LoopHolder
 
 FACTS = RunFacts(run="r", node="node-a", now_seconds=1.0)
 LONG = "x" * 1025
@@ -37,6 +37,11 @@ def refusal(document):
 def totals(num: int) -> RankTotals:
     counters = {f"counter-{i}": 1.0 for i in range(num)}
     return RankTotals(process=ProcessId("trainer", "0", 1), counters=counters)
+
+
+def with_loop(name: str, num: int) -> RankTotals:
+    lags, holder = LagStats(1, 0.1, 0.1, 0.1, 0.1, 0.1), LoopHolder(name, 0.1, 1, 0.1)
+    return replace(totals(0), event_loop=EventLoopRow(60.0, lags, None, 0.1, (holder,) * num))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,8 @@ def test_a_large_document_is_refused_before_it_is_parsed(document, reason):
         ({"seats": seats(MAX_PROCESSES + 1)}, "facts of more than 4,096 processes"),
         ({"seats": seats(MAX_ROLES + 1, "role-{}")}, "facts of more than 64 roles"),
         ({"totals": (totals(257),)}, "facts of a rank with more than 256 counters or stages"),
+        ({"totals": (with_loop("code", 257),)}, "facts of a rank with more than 256 counters or"),
+        ({"totals": (with_loop(LONG, 1),)}, "facts with a name of more than 1,024 characters"),
         ({"engines": (ENGINE,) * 1025}, "facts of more than 1,024 engines"),
         (
             {"engines": (replace(ENGINE, gauges={str(i): 1.0 for i in range(1025)}),)},

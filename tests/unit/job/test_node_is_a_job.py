@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,8 @@ from dfx_agent.wire.records import (
     COLLECTIVE,
     COUNT,
     FORWARD_SAMPLES,
+    GROUP,
+    LOOP_LAG,
     NO_STEP,
     SCALAR,
     STAGE,
@@ -52,7 +54,6 @@ NUM_STEPS, STEP_MS = 14, 400
 # what a hub does not receive, or rounds
 PERMITTED = {
     (RunRow, "judged_seconds"): "each says when it judged itself",
-    (RankRow, "node"): "a hub says how the node's agent calls it, the node its host name",
     (Incident, "id"): "made of its begin, which is rounded before it is sent",
 }
 # of a rank that nobody looks at, these stay on its node because each would be sent with every step;
@@ -63,11 +64,9 @@ NOT_SENT = {
     "stamps": "two times per stage and step",
     "gauges": "any number of names, which the job chooses",
     "collectives": "six numbers per group and stage",
-    "groups": "two numbers per group and step",
     "device_stages": "several numbers per stage and device",
-    "event_loop": "latencies of one process: its node judges them",
     "work": "FLOPs per stage and step",
-    "is_full": "says that the other nine are missing",
+    "is_full": "says that the others are missing",
 }
 
 
@@ -77,6 +76,7 @@ def test_the_list_of_fields_that_stay_on_the_node_is_the_code():
     assert in_details - {"last", "outside"} == ON_DEMAND  # last: of steps; outside: of no guest
     assert NOT_SENT.keys() == ON_DEMAND | {"is_full"}
     assert in_details < in_the_row
+    assert len(PERMITTED) + len(NOT_SENT) <= 10, "a hub and its node show one truth"
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +140,9 @@ class Both:
         for kind, count in (("prompt", 20.0), ("response", 100.0)):
             rank.segment.emit(at, at, count, step, 0, 0, 1, TOKENS, rank.name(kind))
         rank.segment.emit(at, at, 4.0, step, 0, 0, 1, COUNT, rank.name(FORWARD_SAMPLES))
+        rank.segment.emit(at, at, float(step), step, 0, 0, 1, GROUP, rank.name("all_reduce@0"))
+        late_ns = 10**7 * step
+        rank.segment.emit(at, at + late_ns, late_ns / 1e9, step, 0, 0, 1, LOOP_LAG, 0)
         for key, value in numbers.items():
             rank.segment.emit(at, at, value, step, 0, 0, 0, SCALAR, rank.name(f"actor/{key}"))
 
@@ -192,7 +195,7 @@ def assert_same(node: RunRow, hub: RunRow) -> None:
     shown = ShownRanks(lambda _, ranks: [r for r in node.ranks if (r.role, r.rank) in ranks])
     full = shown.full(hub.run, hub.ranks)
     shown.close()
-    assert [replace(row, node="") for row in full] == [replace(r, node="") for r in node.ranks]
+    assert full == node.ranks
 
 
 def found(run: RunRow, kind: str) -> Verdict:
@@ -210,6 +213,7 @@ def test_a_healthy_run(dfx_dir, ranks):
     assert node.sustained_tokens_ratio == {"trainer": 1.0}
     cell = node.steps[-1].cells[0]
     assert (cell.tokens, cell.num_samples) == ({"prompt": 20.0, "response": 100.0}, 4.0)
+    assert all(row.groups and row.event_loop for row in hub.ranks)
     assert cell.split.wait_seconds["queue"].keys() == {"rollout"}
     assert_same(node, hub)
 
