@@ -26,3 +26,24 @@ test("a step of which nothing is new keeps its pieces", () => {
   assert.deepEqual(names(lanes), [["rollout"]]);
   assert.equal(lanes.lanes.get("actor/0").rows[0].end_seconds, 30);
 });
+
+test("steps that closed during a request leave a hole, and the next request is for all steps", async () => {
+  const lanes = new Lanes(() => {});
+  const asked = [];
+  const answers = [[row(1, 0, null, piece("rollout", 0, 6))], [row(3, 12, null, piece("rollout", 12, 13))], []];
+  globalThis.fetch = async (path) => {
+    asked.push(new URL(path, "http://agent/").searchParams.has("begin"));
+    return { ok: true, json: async () => answers.shift(), headers: new Map() };
+  };
+  const rank = { role: "actor", rank: "0", step: 1, state: "live", inflight: [{ begin_seconds: 12 }] };
+  const look = async () => {
+    lanes.fetchedMs = -Infinity;
+    lanes.update({ run: "r", attempt: 0, ranks: [rank] }, 0);
+    await new Promise((done) => setTimeout(done));
+  };
+  await look();
+  await look();
+  assert.equal(lanes.hasHole, true);
+  await look();
+  assert.deepEqual(asked, [false, true, false]);
+});

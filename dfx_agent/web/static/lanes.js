@@ -23,7 +23,7 @@ export class Lanes {
     this.run = run;
     this.lanes.clear();
     this.fetchedMs = this.fullFetchMs = -Infinity;
-    this.isFetching = false;
+    this.isFetching = this.hasHole = false;
     this.asked = new Set(); // the ranks of the last full response, with or without rows
   }
 
@@ -39,7 +39,8 @@ export class Lanes {
     this.ranks = new Map(run.ranks.map((rank) => [keyOf(rank), rank]));
     const pauseMs = Math.max(MIN_FETCH_MS, (1000 * shownSeconds) / FETCHES_PER_WINDOW);
     const now = performance.now();
-    const isFull = now - this.fullFetchMs > FULL_FETCH_MS || this.hasMissedSteps() || this.hasNew();
+    const isOld = now - this.fullFetchMs > FULL_FETCH_MS;
+    const isFull = isOld || this.hasHole || this.hasMissedSteps() || this.hasNew();
     const isDue = now - this.fetchedMs >= pauseMs && (isFull || this.isNews());
     if (isDue && !this.isFetching) this.fetch(isFull);
     return isOther;
@@ -49,7 +50,7 @@ export class Lanes {
   hasMissedSteps() {
     return this.run.ranks.some((rank) => {
       const known = this.lanes.get(keyOf(rank))?.rows.at(-1)?.step ?? null;
-      return known !== null && rank.step - known > NUM_FRESH_STEPS;
+      return known !== null && rank.step - known >= NUM_FRESH_STEPS;
     });
   }
 
@@ -84,7 +85,11 @@ export class Lanes {
       const rows = await getPages(`api/v1/runs/${encodeURIComponent(run.run)}/timeline`, query);
       if (run.run !== this.run.run) return;
       if (isFull) this.lanes.clear();
-      rows.forEach((row) => this.merge(row));
+      this.hasHole = false;
+      for (const row of rows) {
+        this.hasHole ||= !isFull && this.leavesHole(row);
+        this.merge(row);
+      }
       this.places = places;
       if (isFull) {
         this.fullFetchMs = performance.now();
@@ -101,6 +106,13 @@ export class Lanes {
 
   latestEnd() {
     return Math.max(0, ...[...this.lanes.values()].map(lastEnd));
+  }
+
+  /** Whether pieces between the lane and this row are missing: steps closed while the request was under way. */
+  leavesHole(row) {
+    const lane = this.lanes.get(keyOf(row));
+    const first = row.pieces[0]?.begin_seconds ?? -Infinity;
+    return lane !== undefined && first - lastEnd(lane) > GAP_SECONDS;
   }
 
   /** Adds a row. A row may begin in the middle of its step: earlier pieces are retained. */
