@@ -11,7 +11,6 @@ from dataclasses import replace
 from dfx_agent.base.text import joined
 from dfx_agent.facts.seat import Seat
 from dfx_agent.judge import sentences
-from dfx_agent.judge.words import uncapitalized
 from dfx_agent.snapshot import Verdict
 
 PART_OF_JOB = "part of the job"
@@ -50,7 +49,7 @@ def crashes_of_this_node(verdicts: Iterable[Verdict], seats: Iterable[Seat]) -> 
 
 def _of_this_node(verdict: Verdict, missing: str) -> Verdict:
     part = missing.removeprefix(THIS_NODE_ONLY).removesuffix(".")
-    summary = sentences.CRASH_ON_THIS_NODE(part=part, finding=uncapitalized(verdict.summary))
+    summary = sentences.CRASH_ON_THIS_NODE(part=part, finding=verdict.summary)
     return replace(verdict, summary=summary, action=sentences.CRASH_ON_THIS_NODE.action)
 
 

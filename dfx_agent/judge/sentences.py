@@ -24,7 +24,7 @@ STEPS_FROM_ATTACH = Sentence(
 )
 DEVICE_REPORTED = Sentence("The device reported {event}.", {"event": "XID 79 on node-b GPU 3"})
 CRASH_ON_THIS_NODE = Sentence(
-    "Of this node only ({part}): {finding}",
-    {"part": "2 of 4 ranks are observed", "finding": "rank 1 failed with exit code 1."},
+    "{finding} This is of one node only: {part}.",
+    {"part": "2 of 4 ranks are observed", "finding": "Rank 1 failed with exit code 1."},
     action="Check the hub or the other nodes first: a rank there may have failed earlier.",
 )

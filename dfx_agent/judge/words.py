@@ -20,11 +20,6 @@ _STACK_FRAMES = 6
 _PROCESS = re.compile(r"p(\d+)(?:\.\d+)?")  # the label of a process without a rank
 
 
-def uncapitalized(text: str) -> str:
-    """A sentence as part of another one."""
-    return text[:1].lower() + text[1:]
-
-
 def ranks_text(ranks: Iterable[RankFacts]) -> str:
     """As in "rank 2", "ranks 0, 1, 3", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more".
 

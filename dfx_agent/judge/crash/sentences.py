@@ -69,7 +69,7 @@ JOB_STOPPED = Sentence(
     {"ranks": "ranks 0, 1", "ending": "were killed by signal 15 (SIGTERM)"},
 )
 ORDER_UNKNOWN = Sentence(
-    "{ranks} {ending} at nearly the same time. The order is unknown, so no rank is named as first.",
+    "{ranks} {ending} almost at once. The order is unknown, so no rank is named as first.",
     {"ranks": "Ranks 0, 1", "ending": "failed with exit code 1"},
 )
 SHUTTING_DOWN = Sentence(

@@ -35,7 +35,7 @@ NONFINITE_ONCE = Sentence(
     {"signals": "The gradient norm", "was": "was", "step": 12},
 )
 NONFINITE = Sentence(
-    "{signals} {was} NaN or infinite in {num_steps} of the last 5 steps, first at step {step}.",
+    "{signals} {was} NaN or infinite, in {num_steps} of the last 5 steps, first at step {step}.",
     {"signals": "The loss and the KL", "was": "were", "num_steps": 2, "step": 12},
 )
 BROKEN_NEXT = Sentence("Then followed: {places}.", {"places": "the gradient norm (step 12)"})

@@ -119,6 +119,6 @@ DOES_NOT_END = Sentence(
     action="Run `{command}`: the deadlock is torch's own, after the work of this rank is done.",
 )
 AGENT_WAS_HELD_UP = Sentence(
-    "This agent could not read for {duration} and is not sure yet. {summary}",
+    "This agent could not read for {duration} and is not sure. {summary}",
     {"duration": "8 s", "summary": "Rank 2 has been stuck in backward for 14 s."},
 )

@@ -10,21 +10,22 @@ FOUND = Sentence(
      "cause": "slower at equal tokens, in rollout"},
 )  # fmt: skip
 FOUND_ON_BUSY_HOST = Sentence(
-    "{ranks} was last in {num_last} of {steps}, and used {more_cpu} more CPU time than the other "
-    "ranks: {cause}. This machine has more runnable threads than CPUs, so seconds are rough.",
+    "{ranks} is slow. It was last in {num_last} of {steps}, and used {more_cpu} more CPU time than "
+    "the other ranks: {cause}. This machine has more runnable threads than CPUs, so seconds are "
+    "rough.",
     {"ranks": "Rank 2", "num_last": 18, "steps": "20 steps", "more_cpu": "31 %",
      "cause": "slower at equal tokens, in rollout"},
 )  # fmt: skip
 FOUND_AMONG_PEERS = Sentence(
-    "{ranks} {make} the other ranks wait {up_to}{seconds} in every step ({share}). {worst} is "
+    "{ranks} {make} other ranks wait {up_to}{seconds} per step ({share}). {worst} is "
     "{excess} slower than its {peers}: {cause}.",
     {"ranks": "Rank 9", "make": "makes", "up_to": "up to ", "seconds": "0.4 s", "share": "21 %",
      "worst": "Rank 9", "excess": "0.5 s", "peers": "3 peers in pipeline stage 2 of 4",
      "cause": "slower, in forward"},
 )  # fmt: skip
 SLOW_NODE = Sentence(
-    "The ranks on {node} are slower than their peers on other nodes and make them wait {seconds} "
-    "in every step ({share}): {cause}.",
+    "The ranks on {node} are slower than their peers on other nodes. The peers wait {seconds} in "
+    "every step ({share}): {cause}.",
     {"node": "node-b", "seconds": "0.5 s", "share": "30 %", "cause": "slower, in forward"},
 )
 DEVICE_THROTTLED = Sentence(
@@ -76,8 +77,8 @@ SLEPT_ON_BUSY_HOST = Sentence(
     action="Run fewer processes on this machine, or give the job its own CPUs.",
 )
 PAGE_FAULTS = Sentence(
-    "Page faults make {ranks} {excess} of a step slower than the other ranks: {num} in every step, "
-    "on the other ranks {others}. A usual cause is an allocator that returns memory to the kernel.",
+    "Page faults slow {ranks} by {excess} of a step: {num} in every step, on the other ranks "
+    "{others}. A usual cause is an allocator that returns memory to the kernel.",
     {"ranks": "rank 1", "excess": "17 %", "num": "2,500", "others": "4"},
     action="Set MALLOC_TRIM_THRESHOLD_=1073741824 and MALLOC_MMAP_THRESHOLD_=33554432 at the next "
     "start, so that glibc no longer returns the memory.",
@@ -99,7 +100,7 @@ TOO_MANY = Sentence(
     {"num_slow": 3, "num_ranks": 8},
 )
 LATE_AT_TIMES = Sentence(
-    "{ranks} delayed the other ranks in {num_late} of the last {steps}, by {seconds} each time "
+    "{ranks} delayed the other ranks in {num_late} of {steps}, by {seconds} each time "
     "({average} per step on average). The other steps were normal.",
     {"ranks": "Rank 1", "num_late": 4, "steps": "32 steps", "seconds": "0.4 s",
      "average": "0.05 s"},

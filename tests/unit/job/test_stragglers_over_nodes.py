@@ -118,7 +118,7 @@ def test_a_slow_rank_on_busy_nodes_is_named_by_its_cpu_time(hub):
         tell_busy(hub, step, cpu, work)
     found = hub.verdict("straggler", 41)
     assert (found.state, found.ranks) == ("found", ("3",))
-    assert found.summary.startswith("Rank 3 on node-b was last in ")
+    assert found.summary.startswith("Rank 3 on node-b is slow. It was last in ")
     assert "This machine has more runnable threads than CPUs" in found.summary
 
 

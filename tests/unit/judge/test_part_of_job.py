@@ -80,7 +80,7 @@ def test_a_crash_of_a_part_says_that_another_node_may_have_died_first():
     seats = [seat(rank, 4) for rank in range(2)]
     (verdict,) = crashes_of_this_node([found], seats)
     assert verdict.summary == (
-        "Of this node only (2 of 4 ranks are observed): rank 1 failed with exit code 1."
+        "Rank 1 failed with exit code 1. This is of one node only: 2 of 4 ranks are observed."
     )
     assert "other nodes first" in verdict.action
     assert crashes_of_this_node([found], [seat(rank, 2) for rank in range(2)]) == (found,)

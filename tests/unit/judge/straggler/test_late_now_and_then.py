@@ -30,9 +30,7 @@ def test_a_rank_late_in_each_tenth_step_is_told():
     assert {verdict.state for verdict in verdicts} == {"insufficient evidence"}
     assert {verdict.ranks for verdict in verdicts} == {("1",)}
     newest = verdicts[-1]
-    assert newest.summary.startswith(
-        "Rank 1 delayed the other ranks in 4 of the last 32 steps, by "
-    )
+    assert newest.summary.startswith("Rank 1 delayed the other ranks in 4 of 32 steps, by ")
     assert newest.step == 80
     assert newest.evidence[0].startswith("in steps 50, 60, 70, 80; a step takes ")
 

@@ -88,7 +88,7 @@ def test_a_rank_with_page_faults_on_a_full_host_is_not_accused(share):
     """Healthy DDP at load 18: last in 45 of 48 looks, 17 % more CPU time, 2,500 faults a step."""
     found = verdicts(faulting_steps(1.0, share))
     assert not any(v.ranks for v in found)
-    assert found[-1].summary.startswith("Page faults make rank 1 18 % of a step slower")
+    assert found[-1].summary.startswith("Page faults slow rank 1 by 18 % of a step")
 
 
 def test_page_faults_of_one_rank_do_not_hide_another_that_computes_more():
@@ -100,14 +100,14 @@ def test_page_faults_of_one_rank_do_not_hide_another_that_computes_more():
 def test_on_a_quiet_host_page_faults_are_the_reason_and_nobody_is_accused():
     last = verdicts(faulting_steps(1.0, 0.98))[-1]
     assert (last.state, last.cause, last.ranks) == ("insufficient evidence", "page faults", ())
-    assert last.summary.startswith("Page faults make rank 1 ")
+    assert last.summary.startswith("Page faults slow rank 1 ")
     assert "18,519 in every step, on the other ranks 0." in last.summary
     assert "MALLOC_TRIM_THRESHOLD_" in last.action
 
 
 def test_the_sentence_counts_and_mentions_the_host():
     verdict = verdicts(busy_steps(60, slow(1.5)))[-1]
-    assert verdict.summary.startswith("Rank 2 was last in ")
+    assert verdict.summary.startswith("Rank 2 is slow. It was last in ")
     assert " more CPU time than the other ranks: slower, in rollout." in verdict.summary
     assert "This machine has more runnable threads than CPUs" in verdict.summary
     assert any("used most CPU time in" in line for line in verdict.evidence)
