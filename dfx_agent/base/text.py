@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 LARGEST_COUNT = (1 << 31) - 1
+MOST_HEADLINE_WORDS = 12
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s(?=[A-Z0-9`])")
+_CLAUSE_END = re.compile(r"[:;](?=\s)|,(?=\s[^\d\s])|\s(?=\(|(?:while|after|because|since)\s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,25 @@ class Sentence:
     def action_text(self, **values: object) -> str:
         """What to do, with the same values."""
         return self.action.format(**values)
+
+
+def headline(text: str) -> str:
+    """Who and what: the first sentence, or its first clauses if it has more than 12 words.
+
+    >>> headline("Rank 1 failed with exit code 1: `OSError: no space on device` at `train.py`.")
+    'Rank 1 failed with exit code 1.'
+    """
+    first = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]
+    if len(first.split()) <= MOST_HEADLINE_WORDS:
+        return first
+    clauses = [first[: end.start()].rstrip(",;:") for end in _CLAUSE_END.finditer(first)]
+    whole = [clause for clause in clauses if _is_whole(clause)] or [first.rstrip(".")]
+    short = [clause for clause in whole if len(clause.split()) <= MOST_HEADLINE_WORDS]
+    return f"{short[-1] if short else whole[0]}."
+
+
+def _is_whole(clause: str) -> bool:
+    return clause.count("(") == clause.count(")") and clause.count("`") % 2 == 0
 
 
 def full_sentence(text: str) -> str:

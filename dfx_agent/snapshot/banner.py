@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dfx_agent.base.text import age_text, capitalized, full_sentence, rounded, seconds_text
+from dfx_agent.base.text import (
+    age_text,
+    capitalized,
+    full_sentence,
+    headline,
+    rounded,
+    seconds_text,
+)
 from dfx_agent.snapshot.bottleneck import bound_text, is_breakdown
 from dfx_agent.snapshot.run import RunRow, RunVerdicts
 from dfx_agent.snapshot.verdict import Incident, Verdict
@@ -93,7 +100,7 @@ def _is_context(incident: Incident) -> bool:
 
 
 def _incident_line(run: RunRow, incident: Incident, now: float) -> BannerLine:
-    title, _ = split_sentence(full_sentence(incident.summary))
+    title = headline(full_sentence(incident.summary)).removesuffix(".")
     parts = (_begin(run, incident, now), _cost(run, incident), _hours(run, incident, now))
     return BannerLine(
         _LEVELS[incident.severity],
@@ -150,7 +157,8 @@ def _suspicions(run: RunRow, now: float) -> Iterator[BannerLine]:
 
 
 def _suspicion_line(verdict: Verdict, now: float) -> BannerLine:
-    title, rest = split_sentence(verdict.summary)
+    title = headline(verdict.summary).removesuffix(".")
+    rest = verdict.summary.removeprefix(title).lstrip(".,;: ")
     suspicion, timer = verdict.suspicion, ""
     if suspicion is not None:
         age = max(0.0, now - suspicion.since_seconds)
@@ -168,7 +176,7 @@ def _suspicion_line(verdict: Verdict, now: float) -> BannerLine:
 
 def _past_line(incident: Incident) -> BannerLine:
     """An incident that lasted until the run ended."""
-    title, _ = split_sentence(full_sentence(incident.summary))
+    title = headline(full_sentence(incident.summary)).removesuffix(".")
     step = "" if incident.step is None else f" (step {incident.step})"
     end = "" if incident.end_seconds is None else f" at {_clock(incident.end_seconds)}"
     return BannerLine(

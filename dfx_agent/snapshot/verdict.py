@@ -119,6 +119,8 @@ class Incident:
     alerts: tuple[str, ...]
     """Names of the alerts that fire."""
     evidence: tuple[str, ...]
+    headline: str = ""
+    """Who and what, in at most 12 words: the beginning of ``summary``."""
     end_seconds: float | None = None
     """Unix time at which it ended; None while it continues."""
     runbook: str = ""

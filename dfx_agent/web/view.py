@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 
+from dfx_agent.base.text import headline
 from dfx_agent.catalogue.native.meaning import keys_by_signal
 from dfx_agent.catalogue.performance import samples_per_second
 from dfx_agent.catalogue.utilisation import work_lines
@@ -173,6 +174,8 @@ class ViewedRun:
     scalars: tuple[ScalarRow, ...] = ()
     num_stale_scalars: int = 0
     verdicts: tuple[Verdict, ...] = ()
+    headlines: tuple[str, ...] = ()
+    """Of each verdict: who and what, in at most 12 words."""
     signals: SignalState | None = None
     num_late_signals: int = 0
     faults: tuple[FaultRow, ...] = ()
@@ -249,6 +252,7 @@ class Viewer:
             scalars=run.scalars,
             num_stale_scalars=run.num_stale_scalars,
             verdicts=run.verdicts,
+            headlines=tuple(headline(verdict.summary) for verdict in run.verdicts),
             signals=run.signals,
             num_late_signals=run.num_late_signals,
             faults=run.faults,

@@ -48,8 +48,10 @@ test("a suspicion has its bar, unless an incident of its kind is shown", () => {
     summary: "Rank 0 waits for rank 1, at f (train.py:5). It is called a hang after 300 s.",
     suspicion: { ranks: ["1"], since_seconds: 36, limit_seconds: 300 },
   };
-  const [line] = lines.suspicionLines(run({ verdicts: [hang] }), 100);
-  assert.equal(line.title, "Rank 0 waits for rank 1, at f (train.py:5).");
+  const headlines = ["Rank 0 waits for rank 1."];
+  const [line] = lines.suspicionLines(run({ verdicts: [hang], headlines }), 100);
+  assert.equal(line.title, headlines[0]);
+  assert.equal(line.detail, "At f (train.py:5). It is called a hang after 300 s.");
   assert.deepEqual(line.bar, { seconds: 64, limitSeconds: 300 });
   const both = run({ verdicts: [hang], incidents: [incident({ kind: "hang" })] });
   assert.deepEqual(lines.suspicionLines(both, 100), []);

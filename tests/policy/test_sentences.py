@@ -8,7 +8,7 @@ import string
 import pytest
 
 from bench.sentences_page import Declared, declared, render
-from dfx_agent.base.text import Sentence
+from dfx_agent.base.text import MOST_HEADLINE_WORDS, Sentence, headline
 
 MOST_WORDS = 25
 BANNED = re.compile(
@@ -17,6 +17,8 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 SENTENCES = list(declared())
+# these say that no rank is slow; other modules write the headlines of a bottleneck and of a node
+NO_HEADLINES = {"straggler.NOTHING", "straggler.NO_SLOW_PEER", "straggler.PARTITION"}
 
 
 def fields(text: str) -> set[str]:
@@ -71,3 +73,12 @@ def test_the_page_shows_every_sentence() -> None:
     page = render()
     for each in SENTENCES:
         assert each.sentence(**each.sentence.example).replace("|", "\\|") in page
+
+
+@pytest.mark.parametrize("each", SENTENCES, ids=str)
+def test_a_headline_has_at_most_12_words(each: Declared) -> None:
+    text = headline(each.sentence(**each.sentence.example))
+    if each.kind not in {"bottleneck", "node"} and str(each) not in NO_HEADLINES:
+        assert len(text.split()) <= MOST_HEADLINE_WORDS, text
+    assert text[-2] not in ",;:(", text
+    assert text[-1] in ".?", text

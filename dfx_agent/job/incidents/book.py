@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pydantic import FiniteFloat
 
-from dfx_agent.base.text import joined
+from dfx_agent.base.text import full_sentence, headline, joined
 from dfx_agent.catalogue.alerts.declared.progress import LONG_WAIT
 from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
 from dfx_agent.job.incidents import sentences
@@ -356,6 +356,7 @@ def _incident(subject: _Subject, entry: TrackedIncident) -> Incident:
         sentence=sentence_of(summary, lines, entry.since_seconds, entry.step, conclusion),
         alerts=tuple(dict.fromkeys(row.alert for row in subject.alerts)),
         evidence=(*(about.evidence if about else ()), *dict.fromkeys(lines)),
+        headline=headline(full_sentence(summary)),
         runbook=runbook_of(subject.kind, cause, alert),
     )
 

@@ -34,7 +34,7 @@ function incidentLine(run, incident, now, alerts) {
     key: incident.id,
     incident,
     level: INCIDENT_LEVELS[incident.severity] ?? "warn",
-    title: firstSentence(sentence(incident.summary)),
+    title: incident.headline || sentence(incident.summary),
     detail: costLine(run, incident, now),
     action: incident.action,
     show: targetOf(incident),
@@ -123,6 +123,7 @@ export function suspicionLines(run, now) {
   // a critical incident explains the suspicions or is more urgent
   if (run.incidents.some(({ state, severity }) => state === "found" && severity === "critical")) return [];
   return run.verdicts
+    .map((verdict, index) => ({ ...verdict, headline: run.headlines?.[index] }))
     .filter((verdict) => verdict.state === "insufficient evidence" && !kinds.has(verdict.kind))
     .filter((verdict) => verdict.suspicion || verdict.action)
     .map((verdict) => suspicionLine(verdict, now));
@@ -130,13 +131,13 @@ export function suspicionLines(run, now) {
 
 function suspicionLine(verdict, now) {
   const { suspicion, summary } = verdict;
-  const title = firstSentence(summary);
+  const title = verdict.headline || summary;
   const rank = suspicion?.ranks[0];
   return {
     key: `suspicion ${verdict.kind} ${verdict.role}`,
     level: "unsure",
     title,
-    detail: summary.slice(title.length).trim(),
+    detail: restOf(summary, title),
     action: verdict.action,
     show: rank === undefined ? null : { rank: `${verdict.role}/${rank}`, text: `Show rank ${rank}` },
     bar: suspicion && {
@@ -156,7 +157,7 @@ export function pastLines(run, doubtful = []) {
       key: incident.id,
       incident,
       level: incident.is_until_run_end ? (INCIDENT_LEVELS[incident.severity] ?? "warn") : "note",
-      title: firstSentence(sentence(incident.summary)),
+      title: incident.headline || sentence(incident.summary),
       detail: pastDetail(incident),
       action: incident.is_until_run_end ? incident.action : "",
       show: incident.is_until_run_end ? targetOf(incident) : null,
@@ -196,9 +197,10 @@ export function chatText(run, incident, address) {
   return [`${incident.kind}${who} in run ${run.run}: ${incident.sentence}`, ...evidence, address].join("\n");
 }
 
-/** "Rank 1 is stuck at f (a.py:5). Rank 0 waits." -> the first sentence. */
-export function firstSentence(text) {
-  return /^.*?[.!?](?=\s+[A-Z0-9])/s.exec(text)?.[0] ?? text;
+/** What a summary says after its headline. */
+function restOf(summary, headline) {
+  const rest = summary.slice(headline.length - (summary.startsWith(headline) ? 0 : 1));
+  return sentence(rest.replace(/^[\s,;:.]*(which )?/, ""));
 }
 
 export function sentence(text) {
