@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dfx_agent.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from dfx_agent.commands.compare.comparison import RunData
+    from dfx_agent.commands.compare.comparison import Comparison, RunData
 
 HELP = "compare two stored runs: which is slower, in which stage, and what differs"
 EXAMPLE = """dfx-agent compare nightly-20261127T200000 nightly-20261128T200000
@@ -34,15 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """0 compared, 1 slower than allowed, 2 not comparable."""
-    from dfx_agent.commands.compare.comparison import Comparison, compare
+    from dfx_agent.commands.compare.comparison import Comparison
     from dfx_agent.commands.compare.comparison_text import sentence, text_lines
     from dfx_agent.commands.history.chosen import chosen_path
     from dfx_agent.commands.history.history_text import width_of_output
     from dfx_agent.snapshot.document import Document
 
     limit = _limit(args.fail_over)
-    a, b = (_read(chosen_path(name, args)) for name in (args.a, args.b))
-    found = compare(a, b, args.role)
+    found = compare_files(chosen_path(args.a, args), chosen_path(args.b, args), args.role)
     if args.json:
         print(Document[Comparison](Comparison).dumped(found, indent=2).decode())
     else:
@@ -53,6 +52,13 @@ def execute(args: argparse.Namespace) -> int:
         print(f"dfx-agent: {sentence(found)}", file=sys.stderr)
         return 1
     return 0
+
+
+def compare_files(a: str, b: str, role: str = "") -> Comparison:
+    """Compare two files of the history. HistoryFileError if one cannot be read."""
+    from dfx_agent.commands.compare.comparison import compare
+
+    return compare(_read(a), _read(b), role)
 
 
 def _read(path: str) -> RunData:

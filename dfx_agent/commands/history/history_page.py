@@ -1,4 +1,4 @@
-"""Stored runs as pages of a serving agent: `/history`, and what happened in one run."""
+"""Stored runs as pages of a serving agent: `/history`, one run, and two runs compared."""
 
 from __future__ import annotations
 
@@ -25,9 +25,17 @@ class Event:
     width: float
 
 
-def list_page(runs: Sequence[StoredRun], problems: Sequence[str], now_seconds: float) -> str:
-    """All stored runs; each leads to its page."""
-    return _rendered(run=None, runs=runs, problems=problems, now=now_seconds)
+def list_page(
+    runs: Sequence[StoredRun],
+    problems: Sequence[str],
+    now_seconds: float,
+    compared: Sequence[str] = (),
+    chosen: tuple[str, str] = ("", ""),
+) -> str:
+    """All stored runs; each leads to its page. ``compared``: the text about the ``chosen`` runs."""
+    return _rendered(
+        run=None, runs=runs, problems=problems, now=now_seconds, compared=compared, chosen=chosen
+    )
 
 
 def run_page(run: StoredRun, now_seconds: float) -> str:

@@ -1,13 +1,14 @@
 """The history of runs in a serving agent or hub: it is written, and the page and the API read it.
 
-`/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents. The pages
-`/history` and `/history/RUN` show the same to people. After a
-restart of the agent, scalars and the heatmap have the steps that an earlier agent stored.
+`/api/v1/history` lists stored runs, `/api/v1/history/RUN` has one run with its incidents, and
+`/api/v1/compare?a=RUN&b=RUN` compares two. The pages `/history` and `/history/RUN` show the same to
+people. After a restart, scalars and the heatmap have the steps that an earlier agent stored.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,10 +41,11 @@ from dfx_agent.snapshot import (
 from dfx_agent.snapshot.document import Document
 
 if TYPE_CHECKING:
+    from dfx_agent.commands.compare.comparison import Comparison
     from dfx_agent.exporters.history.recording import HistoryThread
     from dfx_agent.exporters.history.stored_run import StoredRun
 
-PATH, PAGE = "/api/v1/history", "/history"
+PATH, PAGE, COMPARE = "/api/v1/history", "/history", "/api/v1/compare"
 _HEADERS = {"Cache-Control": "no-store"}
 _IS_OFF = "History is off: see the setting history_directory."
 _BYTES_PER_MIB = 1 << 20
@@ -103,6 +105,7 @@ class StoredHistory:
         return [
             Route(PATH, self._list),
             Route(PATH + "/{run:path}", self._one),
+            Route(COMPARE, self._compare),
             Route(PAGE, self._list_page),
             Route(PAGE + "/{run:path}", self._run_page),
         ]
@@ -133,13 +136,49 @@ class StoredHistory:
             return JSONResponse({"detail": str(error)}, 500)
         return Response(body, headers=_HEADERS, media_type="application/json")
 
-    def _list_page(self, _request: Request) -> Response:
+    def _compare(self, request: Request) -> Response:
+        from dfx_agent.commands.compare.comparison import Comparison
+
+        try:
+            body = Document[Comparison](Comparison).dumped(self._compared(*_asked(request)))
+        except HistoryFileError as error:
+            return JSONResponse({"detail": str(error)}, 404)
+        return Response(body, headers=_HEADERS, media_type="application/json")
+
+    def _compared(self, a: str, b: str) -> Comparison:
+        """HistoryFileError for a run that is not stored or cannot be read."""
+        from dfx_agent.commands.compare import compare_files
+        from dfx_agent.exporters.history.stored_run import path_of
+
+        paths = [path_of(name, self._directory) if self._directory else None for name in (a, b)]
+        if None in paths:
+            unknown = (a, b)[paths.index(None)]
+            raise HistoryFileError(f"no stored run {unknown!r}; {PATH} lists the runs")
+        return compare_files(*filter(None, paths))
+
+    def _compared_lines(self, a: str, b: str) -> list[str]:
+        """What `dfx-agent compare` prints; nothing if two runs were not asked for."""
+        from dfx_agent.commands.compare.comparison_text import text_lines
+
+        if not a or not b:
+            return []
+        try:
+            return text_lines(self._compared(a, b), sys.maxsize)
+        except HistoryFileError as error:
+            return [str(error)]
+
+    def _list_page(self, request: Request) -> Response:
         from dfx_agent.commands.history.history_page import list_page
         from dfx_agent.exporters.history.stored_run import runs_in
 
         if self._directory is None:
             return HTMLResponse(list_page((), [_IS_OFF], time.time()), headers=_HEADERS)
-        return HTMLResponse(list_page(*runs_in(self._directory), time.time()), headers=_HEADERS)
+        runs, problems = runs_in(self._directory)
+        asked = _asked(request)
+        lines = self._compared_lines(*asked)
+        latest = (runs[1].id, runs[0].id) if len(runs) > 1 else ("", "")
+        page = list_page(runs, problems, time.time(), lines, asked if lines else latest)
+        return HTMLResponse(page, headers=_HEADERS)
 
     def _run_page(self, request: Request) -> Response:
         from dfx_agent.commands.history.history_page import run_page
@@ -153,6 +192,11 @@ class StoredHistory:
             return HTMLResponse(run_page(load(path), time.time()), headers=_HEADERS)
         except HistoryFileError as error:
             return PlainTextResponse(str(error), 500)
+
+
+def _asked(request: Request) -> tuple[str, str]:
+    """The two runs to compare; "" for one that is not named."""
+    return request.query_params.get("a", ""), request.query_params.get("b", "")
 
 
 def _without_details(run: StoredRun) -> StoredRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 
 import httpx
@@ -12,6 +13,7 @@ from stored_scene import BEGIN, STRAGGLER, steps, store
 
 from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import ConfigError
+from dfx_agent.commands import main
 from dfx_agent.commands.serve.stored_history import SourceWithHistory, StoredHistory
 from dfx_agent.snapshot import AgentRow, RunRow, ScalarHistory, Snapshot
 
@@ -66,6 +68,20 @@ def test_stored_runs_are_listed_and_served_by_name_and_id(stored, tmp_path):
     for name in ("nightly", row["id"]):
         found = get(f"/api/v1/history/{name}").json()
         assert found["incidents"][0]["sentence"] == "Rank 1 delays the others."
+
+
+def test_two_runs_are_compared_as_by_the_verb(stored, tmp_path, capsys):
+    other = store(tmp_path, "later", rows=steps())
+    get = client_of(str(tmp_path))
+    names = [row["id"] for row in get("/api/v1/history").json()]
+    assert main(["compare", stored, other, "--history-directory", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out.rstrip().splitlines()
+    page = html.unescape(get(f"/history?a=nightly&b={names[0]}").text)
+    assert all(line in page for line in printed)
+    assert get("/api/v1/compare?a=nightly&b=later").json()["a"] == "nightly"
+    assert get("/api/v1/compare?a=nightly&b=unknown").status_code == 404
+    assert "no stored run 'unknown'" in html.unescape(get("/history?a=nightly&b=unknown").text)
+    assert get("/history").text.count(" checked") == 2
 
 
 def test_pages_show_the_list_and_what_happened_in_a_run(stored, tmp_path):
