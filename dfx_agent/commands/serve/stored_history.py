@@ -91,9 +91,9 @@ class StoredHistory:
         from dfx_agent.exporters.history.job_facts import describe
         from dfx_agent.exporters.history.recording import HistoryThread
 
-        known = partial(describe, only_node=self._only_node)
+        describe_run = partial(describe, only_node=self._only_node)
         self._thread = HistoryThread(
-            self._agent, self._alerts, known, self._report, self._directory, self._limits
+            self._agent, self._alerts, describe_run, self._report, self._directory, self._limits
         )
         self._thread.start()
 
