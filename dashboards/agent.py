@@ -9,8 +9,8 @@ from grafana_foundation_sdk.models import common as cm
 from dashboards import alert_panels
 from dashboards.common import (
     CLEAR,
-    GREEN,
     RED,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -47,10 +47,10 @@ def board() -> Board:
     made.line(
         8, (7, alert_panels.alerts("dfx-agent")), (10, alert_panels.history()), (7, notifications())
     )
-    made.row("What the guests write")
+    made.folded("What the guests write")
     made.line(8, (8, records()), (8, missing()), (8, overhead_lines()))
     made.line(9, (12, overhead_heatmap()), (12, hook_table()))
-    made.row("What the agents do")
+    made.folded("What the agents do")
     made.line(8, (6, poll_seconds()), (6, segments()), (6, faults()), (6, unmapped()))
     return made
 
@@ -74,7 +74,7 @@ def completeness() -> Any:
     )
     panel.with_target(instant(lost(), "records")).text_mode(cm.BigValueTextMode.VALUE)
     panel.color_scheme(by_threshold()).decimals(0)
-    return panel.thresholds(limits(GREEN, (0.5, YELLOW), (100, RED)))
+    return panel.thresholds(limits(TEAL, (0.5, YELLOW), (100, RED)))
 
 
 def overhead() -> Any:
@@ -88,7 +88,7 @@ def overhead() -> Any:
     ratio = f"max({by(RANK, 'max', recent(of_run(agent.GUEST_OVERHEAD_RATIO)))})"
     panel.with_target(instant(ratio, "of the step")).text_mode(cm.BigValueTextMode.VALUE)
     panel.color_scheme(by_threshold()).decimals(3).no_value("not measured yet")
-    return panel.thresholds(limits(GREEN, (0.005, YELLOW), (0.01, RED)))
+    return panel.thresholds(limits(TEAL, (0.005, YELLOW), (0.01, RED)))
 
 
 def coverage() -> Any:
@@ -102,7 +102,7 @@ def coverage() -> Any:
     ratio = f"min({by(f'{RANK}, group', 'min', recent(of_run(collectives.COVERAGE_RATIO)))})"
     panel.with_target(instant(ratio, "seen")).text_mode(cm.BigValueTextMode.VALUE)
     panel.color_scheme(by_threshold()).decimals(0).no_value("no collectives yet")
-    return panel.thresholds(limits(RED, (0.5, YELLOW), (0.9, GREEN)))
+    return panel.thresholds(limits(RED, (0.5, YELLOW), (0.9, TEAL)))
 
 
 def hooks() -> Any:
@@ -116,7 +116,7 @@ def hooks() -> Any:
     any_hook = by(f"{RANK}, name", "max", recent(of_run(agent.PATCH_ACTIVE)))
     panel.with_target(instant(f"sum({failed}) or 0 * count({any_hook})", "failed"))
     panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
-    return panel.thresholds(limits(GREEN, (1, RED)))
+    return panel.thresholds(limits(TEAL, (1, RED)))
 
 
 def agents() -> Any:
@@ -127,7 +127,7 @@ def agents() -> Any:
     )
     panel.with_target(instant(f"count({of_agents(agent.AGENT_SEGMENTS)})", "agents"))
     panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
-    return panel.thresholds(limits(RED, (1, GREEN)))
+    return panel.thresholds(limits(RED, (1, TEAL)))
 
 
 def notifications() -> Any:

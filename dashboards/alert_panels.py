@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.common import (
-    GREEN,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -30,7 +30,7 @@ NOTHING = "nothing fires"
 # Prometheus' own series; alerts about agents carry no run.
 OF_PROMETHEUS = 'alertname=~"Dfx.+",severity!="none",run=~"$run|"'
 SEVERITIES = values(
-    ("critical", "critical", RED), ("warning", "warning", ORANGE), ("none", "–", GREEN),
+    ("critical", "critical", RED), ("warning", "warning", ORANGE), ("none", "–", TEAL),
 )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def history() -> Any:
         "When each alert fired: evaluated by the agent and, if its rules are loaded, by Prometheus "
         "(yellow: condition true, `for` not over). Both should agree; one line "
         f"'{NOTHING}' is normal. `--alertmanager` and prometheus.yml set which one delivers.",
-        [values(("0", "calm", GREEN), ("1", "pending", YELLOW), ("2", "FIRING", RED))],
+        [values(("0", "calm", TEAL), ("1", "pending", YELLOW), ("2", "FIRING", RED))],
     )
     panel.with_target(query(f"2 * {by('alertname', 'max', of_run(ALERT_ACTIVE))}", "{{alertname}}"))
     of_rules = (

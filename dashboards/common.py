@@ -33,8 +33,9 @@ SOURCE = cm.DataSourceRef(type_val="prometheus", uid="${datasource}")
 NUM_COLUMNS = 24
 NOWHERE = 1e9  # minus this is not drawn in a heatmap
 WINDOWS = ("30s", "1m", "5m", "15m", "1h")
-GREEN, YELLOW, ORANGE, RED, GREY, BLUE = (
-    "#3f9b57", "#e0b400", "#e8833a", "#d6404f", "#6e7685", "#597cdf",
+# Any two of the first five are at least 0.12 apart in OKLab, also with protanopia or deuteranopia.
+TEAL, YELLOW, ORANGE, RED, GREY, BLUE = (
+    "#3bb0a8", "#f2d544", "#f0913a", "#c4262e", "#6e7685", "#597cdf",
 )  # fmt: skip
 CLEAR = "transparent"
 
@@ -58,7 +59,7 @@ class Board:
             .tags(["dfx"])
             .time(opens, "now")
             .timezone("browser")
-            .refresh("1m")
+            .refresh("5s")
             .readonly()
             .tooltip(dm.DashboardCursorSync.CROSSHAIR)
             .with_variable(

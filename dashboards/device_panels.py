@@ -6,9 +6,9 @@ from typing import Any
 
 from dashboards.common import (
     BLUE,
-    GREEN,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     as_table,
     background,
@@ -48,7 +48,7 @@ def stage_matrix() -> Any:
     )
     text = _best(devices.STAGE_SM_ACTIVE, devices.STAGE_UTILIZATION, "rank, stage", "avg")
     panel.with_target(as_table(instant(text))).decimals(0).no_value(NO_DEVICE)
-    steps = limits(RED, (0.1, ORANGE), (0.3, YELLOW), (0.5, GREEN))
+    steps = limits(RED, (0.1, ORANGE), (0.3, YELLOW), (0.5, TEAL))
     panel.color_scheme(by_threshold()).thresholds(steps)
     panel.override_by_regexp("^(?!rank).*", [background()])
     panel.override_by_name("rank\\stage", [prop("unit", "string")])  # else rank 1 is 100 %
@@ -66,7 +66,7 @@ def stage_bars() -> Any:
     )
     text = _best(devices.STAGE_SM_ACTIVE, devices.STAGE_UTILIZATION, "stage", "avg")
     panel.with_target(instant(text, "{{stage}}")).no_value(NO_DEVICE).min(0).max(1)
-    steps = limits(RED, (0.1, ORANGE), (0.3, YELLOW), (0.5, GREEN))
+    steps = limits(RED, (0.1, ORANGE), (0.3, YELLOW), (0.5, TEAL))
     return panel.color_scheme(by_threshold()).thresholds(steps)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from grafana_foundation_sdk.builders import common
+from grafana_foundation_sdk.models import common as cm
 from grafana_foundation_sdk.models import dashboard as dm
 
 from dashboards import alert_panels, device_panels, stage_panels, verdict_row
 from dashboards.common import (
     BLUE,
     CLEAR,
-    GREEN,
     GREY,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -29,11 +31,12 @@ from dashboards.common import (
     rank_bars,
     stacked,
     states,
+    tiles,
     transform,
     trend,
     values,
 )
-from dashboards.promql import begin, by, of_ranks, of_role, of_run, rate, recent
+from dashboards.promql import SCRAPES, begin, by, of_ranks, of_role, of_run, rate, recent
 from dfx_agent.catalogue import learner_time, per_rank, performance, utilisation, verdicts
 
 # As on the agent's page.
@@ -50,10 +53,10 @@ WAITS = {
     "collector": "#6fa8e8", "replay_batch": "#3f6fa8", "sync_coordination": "#a84f52",
     "logger": "#9a93a8", "remote": "#4fb0b8",
 }  # fmt: skip
+EXACT_SAMPLES = 2  # of each step
 NEED_INTERVAL = (
-    "Boundaries are exact to the millisecond as long as both the scrape interval and the query "
-    "step (range / 300) are at most half a training step; beyond that stages are missed and the "
-    "one before is drawn too long: shorten the range."
+    "Boundaries are exact to the millisecond while a step has at least 2 samples: see 'Samples per "
+    "step'. With fewer, stages are missing and the one before is drawn too long: shorten the range."
 )
 
 
@@ -73,17 +76,17 @@ def board() -> Board:
     )  # fmt: skip
     made.line(8, (10, rank_shares()), (14, verdict_row.history()))
     made.row("What each rank does, exactly")
-    made.line(9, (24, timeline()))
+    made.line(9, (21, timeline()), (3, exactness()))
     made.line(8, (24, lanes()))
-    made.row("Where the time goes")
+    made.folded("Where the time goes")
     made.line(9, (9, step_split()), (9, time_shares()), (6, in_flight()))
     made.line(8, (12, learner_split()), (12, collector_shares()))
-    made.row("What the devices do")
+    made.folded("What the devices do")
     made.line(
         10, (13, device_panels.stage_matrix()), (7, device_panels.stage_bars()),
         (4, device_panels.held_down()),
     )  # fmt: skip
-    made.row("How fast")
+    made.folded("How fast")
     made.line(8, (8, step_trend()), (8, tokens()), (8, bubble()))
     made.line(8, (12, tokens_per_gpu()), (12, queues()))
     made.line(8, (12, mfu()), (12, samples()))
@@ -99,10 +102,10 @@ def annotate(made: Board) -> None:
     alert_panels.annotate(made)
     blamed = begin("kind, cause, rank", of_run(verdicts.VERDICT_ACTIVE))
     made.annotation("Verdict", RED, blamed, text="{{kind}}: {{cause}}, rank {{rank}}")
-    for stage, color, enable in (("checkpoint", "#c6b2a2", True), ("weight_sync", BLUE, False)):
+    for stage, color in (("checkpoint", "#c6b2a2"), ("weight_sync", BLUE)):
         begun = by("stage", "max", of_role(performance.STAGE_START, stage=stage))
         title = stage.replace("_", " ").capitalize()
-        made.annotation(title, color, f"{begun} * 1000", enable=enable, at_value=True)
+        made.annotation(title, color, f"{begun} * 1000", enable=False, at_value=True)
 
 
 def lane_variable() -> Any:
@@ -162,6 +165,29 @@ def lanes() -> Any:
     return panel.display_name("${__field.labels.stage}").transformations(
         [*exact_rows("stage", "state"), *rows_for("stage")]
     )
+
+
+def exactness() -> Any:
+    """Whether a step has enough samples; a scrape or a query step may be the longer one."""
+    num_scrapes = f"max(count_over_time({of_role(per_rank.RANK_UP)}[{SCRAPES}]))"
+    scrape = f"$__rate_interval_ms / 1000 / {num_scrapes}"
+    step = f"min({recent(of_role(performance.RANK_STEP_SECONDS))})"
+    panel = tiles(
+        "Samples per step",
+        "How often a step is sampled: its length / the longer of the scrape interval and the query "
+        "step. From 2 on the timeline is exact. Below 2 some stages are missing: shorten the "
+        "range, or scrape more often (scrape_interval in prometheus.yml).",
+        "none",
+    )
+    panel.with_target(instant(f"{step} / clamp_min({scrape}, $__interval_ms / 1000)", "samples"))
+    panel.text_mode(cm.BigValueTextMode.VALUE).max_data_points(300).decimals(1)
+    panel.mappings([
+        dm.RangeMap(options=dm.DashboardRangeMapOptions(
+            from_val=None, to=EXACT_SAMPLES, result=dm.ValueMappingResult(
+                text="steps too short: stages are missing", color=ORANGE, index=0)))
+    ])  # fmt: skip
+    panel.text(common.VizTextDisplayOptions().value_size(20))
+    return panel.color_scheme(by_threshold()).thresholds(limits(ORANGE, (EXACT_SAMPLES, TEAL)))
 
 
 def when_new(stamps: str) -> str:
@@ -318,7 +344,7 @@ def step_trend() -> Any:
     panel.with_target(query(f"max({seconds})", "slowest"))
     panel.with_target(query(f"quantile(0.5, {seconds})", "median", "B"))
     panel.with_target(query(f"min({seconds})", "fastest", "C"))
-    return paint(panel, {"slowest": RED, "median": BLUE, "fastest": GREEN}).min(0)
+    return paint(panel, {"slowest": RED, "median": BLUE, "fastest": TEAL}).min(0)
 
 
 def tokens() -> Any:

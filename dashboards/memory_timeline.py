@@ -9,10 +9,10 @@ from grafana_foundation_sdk.models import common as cm
 from dashboards import alert_panels, device_panels
 from dashboards.common import (
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     Board,
     bars,
@@ -50,19 +50,20 @@ def board() -> Board:
         5, (6, host_verdict()), (7, alert_panels.alerts("dfx-memory")), (4, device_verdict()),
         (4, steps_to_limit()), (3, out_of_memory()),
     )  # fmt: skip
-    made.row("Host: anonymous memory, what a leak grows")
-    made.line(9, (9, host_memory()), (9, host_growth()), (6, host_slopes()))
-    made.line(8, (24, host_heatmap()))
-    made.row("Devices: allocator against the limit")
-    made.line(9, (9, allocator()), (9, stage_peaks()), (6, fullest()))
-    made.line(9, (12, reserved_heatmap()), (12, fragmentation()))
-    made.line(8, (12, gap()), (12, retries()))
-    made.row("Stages: what offloading gives back, and who was refused")
+    made.row("Memory over time: host and devices")
+    made.line(9, (12, host_memory()), (12, allocator()))
+    made.line(8, (12, host_growth()), (12, stage_peaks()))
+    made.folded("Host: each rank")
+    made.line(8, (16, host_heatmap()), (8, host_slopes()))
+    made.folded("Devices: each rank, fragmentation, retries")
+    made.line(9, (16, reserved_heatmap()), (8, fullest()))
+    made.line(8, (8, fragmentation()), (8, gap()), (8, retries()))
+    made.folded("Stages: what offloading gives back, and who was refused")
     made.line(
         8, (8, held()), (6, host_by_stage()), (4, refused_by_stage()), (3, kv_cache()),
         (3, communication()),
     )  # fmt: skip
-    made.row("Devices and host, by their own account")
+    made.folded("Devices and host, by their own account")
     made.line(
         8, (9, device_panels.driver_memory()), (7, device_panels.stage_memory()),
         (8, device_panels.shared_memory()),
@@ -92,7 +93,7 @@ def host_verdict() -> Any:
     )
     panel.with_target(instant(f"topk(1, {slope})", "rank {{rank}}"))
     panel.with_target(instant(f"quantile(0.5, {slope})", "median rank", "B"))
-    steps = limits(GREEN, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
+    steps = limits(TEAL, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).no_value("too few steps yet")
 
 
@@ -106,7 +107,7 @@ def device_verdict() -> Any:
     share = f"max({of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)})"
     panel.with_target(instant(f"{share} or {absent(memory.GPU_LIMIT)}", "reserved"))
     panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", NO_DEVICE, GREY))])
-    steps = limits(GREY, (0, GREEN), (0.85, YELLOW), (0.92, RED))
+    steps = limits(GREY, (0, TEAL), (0.85, YELLOW), (0.92, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
 
 
@@ -125,7 +126,7 @@ def fullest() -> Any:
     )
     share = f"{of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)}"
     panel.with_target(instant(f"topk(4, {share})", "{{rank}} {{device}}")).no_value(NO_DEVICE)
-    steps = limits(GREEN, (0.85, YELLOW), (0.92, RED))
+    steps = limits(TEAL, (0.85, YELLOW), (0.92, RED))
     return panel.min(0).max(1).color_scheme(by_threshold()).thresholds(steps)
 
 
@@ -145,8 +146,8 @@ def steps_to_limit() -> Any:
     still = f"(0 * max({of_devices(memory.GPU_RESERVED)}) + {NEVER:.0f})"
     text = f"{left} or {still} or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "steps")).text_mode(cm.BigValueTextMode.VALUE).decimals(0)
-    words = values((f"{NEVER:.0f}", "does not grow", GREEN), ("-1", NO_DEVICE, GREY))
-    steps = limits(GREY, (0, RED), (500, YELLOW), (5000, GREEN))
+    words = values((f"{NEVER:.0f}", "does not grow", TEAL), ("-1", NO_DEVICE, GREY))
+    steps = limits(GREY, (0, RED), (500, YELLOW), (5000, TEAL))
     return panel.mappings([words]).color_scheme(by_threshold()).thresholds(steps)
 
 
@@ -161,7 +162,7 @@ def out_of_memory() -> Any:
     text = f"sum({of_ranks(memory.GPU_OOMS)}) or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "errors")).text_mode(cm.BigValueTextMode.VALUE)
     panel.mappings([values(("-1", NO_DEVICE, GREY))]).color_scheme(by_threshold())
-    return panel.thresholds(limits(GREY, (0, GREEN), (1, RED)))
+    return panel.thresholds(limits(GREY, (0, TEAL), (1, RED)))
 
 
 def host_memory() -> Any:
@@ -195,7 +196,7 @@ def host_slopes() -> Any:
     )
     slope = by("rank", "max", recent(of_ranks(memory.HOST_SLOPE)))
     panel.with_target(instant(f"sort_desc(topk(8, {slope}))", "rank {{rank}}"))
-    steps = limits(GREEN, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
+    steps = limits(TEAL, (512 * 1024, YELLOW), (2 * 1024 * 1024, RED))
     return panel.min(0).color_scheme(by_threshold()).thresholds(steps)
 
 
@@ -341,7 +342,7 @@ def kv_cache() -> Any:
     none = f"(0 * count({recent(of_ranks(memory.HOST_ANONYMOUS))}) - 1)"
     panel.with_target(instant(f"max({recent(of_run(usage))}) or {none}", "in use"))
     panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", "no engine", GREY))])
-    steps = limits(GREY, (0, GREEN), (0.9, YELLOW), (0.99, RED))
+    steps = limits(GREY, (0, TEAL), (0.9, YELLOW), (0.99, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
 
 
@@ -356,7 +357,7 @@ def communication() -> Any:
     text = f"max({recent(of_ranks(memory.GPU_COMMUNICATION))}) or {absent(memory.GPU_LIMIT)}"
     panel.with_target(instant(text, "estimated")).no_value("not reported")
     panel.text_mode(cm.BigValueTextMode.VALUE).mappings([values(("-1", NO_DEVICE, GREY))])
-    return panel.color_scheme(by_threshold()).thresholds(limits(GREY, (0, GREEN)))
+    return panel.color_scheme(by_threshold()).thresholds(limits(GREY, (0, TEAL)))
 
 
 def kv_cache_lines() -> Any:

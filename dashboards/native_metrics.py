@@ -11,9 +11,9 @@ from grafana_foundation_sdk.models import dashboard as dm
 
 from dashboards import alert_panels, other_metrics
 from dashboards.common import (
-    GREEN,
     GREY,
     SOURCE,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -49,7 +49,7 @@ def board() -> Board:
     made.line(7, (4, num_unknown()), (20, unknown()))
     made.row("Values")
     made.line(7, (24, gauge()))
-    made.row("Growth of counters")
+    made.folded("Growth of counters")
     made.line(7, (24, counter()))
     other_metrics.add_rows(made, (m for found in natives().values() for m in found))
     return made
@@ -110,7 +110,7 @@ def num_unknown() -> Any:
     )
     panel.with_target(instant(f"sum({recent(of_run(agent.UNMAPPED_KEYS))})", "keys"))
     panel.text_mode(cm.BigValueTextMode.VALUE).color_scheme(by_threshold())
-    steps = limits(GREY, (0, GREEN), (1, YELLOW))
+    steps = limits(GREY, (0, TEAL), (1, YELLOW))
     return panel.thresholds(steps).no_value("no framework has sent any")
 
 

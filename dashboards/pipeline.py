@@ -11,10 +11,10 @@ from grafana_foundation_sdk.models import dashboard as dm
 from dashboards import alert_panels, engine_panels
 from dashboards.common import (
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -43,7 +43,7 @@ FOUND, UNSURE, CLEAR, UNJUDGED = 3, 1, 0, -1
 EARLY = "not judged yet"
 LOADED = "{{replica}} loaded from {{source}}, as it says"
 STATES = values(
-    (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "nothing stands out", GREEN),
+    (str(UNJUDGED), EARLY, GREY), (str(CLEAR), "nothing stands out", TEAL),
     (str(UNSURE), "not enough evidence", GREY), (str(FOUND), "HELD UP", ORANGE),
 )  # fmt: skip
 PARTS = {"pause": "#e0787c", "gather": "#86e6d5", "transfer": "#58d2fc", "load": "#597cdf",
@@ -70,16 +70,16 @@ def board() -> Board:
     made.line(5, (24, history()))
     made.row("Waits")
     made.line(9, (10, waits()), (7, learner_waits()), (7, queues()))
-    made.row("Rollout engines, each replica by itself")
+    made.folded("Rollout engines, each replica by itself")
     made.line(8, (8, engine_panels.requests()), (8, engine_panels.busy()),
               (8, engine_panels.tokens()))  # fmt: skip
     made.line(8, (8, engine_panels.first_token()), (8, engine_panels.between_tokens()),
               (8, engine_panels.kv_cache()))  # fmt: skip
-    made.row("How old samples are, and what becomes of them")
+    made.folded("How old samples are, and what becomes of them")
     made.line(8, (6, lag()), (6, lag_origin()), (6, partial()), (6, dropped()))
-    made.row("Weight sync and event loops")
+    made.folded("Weight sync and event loops")
     made.line(8, (6, sync_parts()), (6, receivers()), (6, loop_lag()), (6, holders()))
-    made.row("Inside an episode")
+    made.folded("Inside an episode")
     made.line(8, (8, environments()), (8, episodes()), (8, given_up()))
     made.folded("More: requests of the engines")
     made.line(
@@ -137,7 +137,7 @@ def causes() -> Any:
         )
     )
     calm = values(
-        ("clear", "nothing stands out", GREEN),
+        ("clear", "nothing stands out", TEAL),
         ("insufficient evidence", "not enough evidence", GREY), (EARLY, EARLY, GREY),
     )  # fmt: skip
     panel.override_by_name("Bound by", [background(), prop("mappings", [calm, everything])])
@@ -179,8 +179,8 @@ def lost_share() -> Any:
     other = f"{balanced} or ({alive} unless on () {balanced})"
     panel.with_target(instant(f"{lost} or ({other}) unless on () ({lost})", "{{bound_by}}"))
     panel.color_scheme(by_threshold())
-    panel.thresholds(limits(GREY, (0, GREEN), (0.1, ORANGE)))
-    return panel.mappings([values(("0", "none", GREEN), ("-1", "not known", GREY))]).decimals(0)
+    panel.thresholds(limits(GREY, (0, TEAL), (0.1, ORANGE)))
+    return panel.mappings([values(("0", "none", TEAL), ("-1", "not known", GREY))]).decimals(0)
 
 
 def history() -> Any:
@@ -389,7 +389,7 @@ def episodes() -> Any:
     latency = of_run(_named("dfx_request_latency_seconds"), stat="mean", phase="", **none)
     tool = of_run(_named("dfx_tool_seconds"), stat="mean", variant="")
     scored = of_run(_named("dfx_reward_seconds"), stat="mean", variant="", domain="", env="")
-    parts = {"generation": (latency, BLUE), "tools": (tool, YELLOW), "scoring": (scored, GREEN)}
+    parts = {"generation": (latency, BLUE), "tools": (tool, YELLOW), "scoring": (scored, TEAL)}
     for ref, (name, (selector, color)) in zip("ABC", parts.items(), strict=True):
         panel.with_target(query(by("stat", "max", selector), name, ref))
         panel.override_by_name(name, colored(color))

@@ -7,10 +7,10 @@ from typing import Any
 from dashboards import alert_panels, verdict_row
 from dashboards.common import (
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -45,10 +45,11 @@ from dashboards.promql import (
 from dfx_agent.catalogue import collectives, memory, per_rank, performance, verdicts
 from dfx_agent.catalogue.spec import Metric
 
-# Against the median: green up to 1, red from 1.35 on. Shares: bright is much.
-AGAINST = ("RdYlGn", False)
+# Against the median: blue is less, grey the same, yellow more. Shares: bright is much.
+AGAINST = ("Cividis", False)
+AGAINST_ENDS = (0.65, 1.35)
 BRIGHT_IS_MUCH = ("Inferno", False)
-FAR_LIMITS = limits(BLUE, (0.9, GREEN), (1.1, YELLOW), (1.2, ORANGE), (1.35, RED))
+FAR_LIMITS = limits(BLUE, (0.9, TEAL), (1.1, YELLOW), (1.2, ORANGE), (1.35, RED))
 OWN_WAITS = "collective|barrier"
 OF_HOST = {"method": "!device"}  # a device's are of other steps and another clock
 
@@ -71,13 +72,13 @@ def board() -> Board:
     made.row("Ranks that work longer than the others, and ranks that wait")
     made.line(11, (12, work_heatmap()), (12, peers_heatmap()))
     made.line(9, (8, work_bands()), (8, busiest()), (8, work_matrix()))
-    made.row("Is it the work, or the rank?")
+    made.folded("Is it the work, or the rank?")
     made.line(10, (12, tokens_heatmap()), (12, seconds_per_token_heatmap()))
     made.line(10, (12, other_waits_heatmap()), (12, idle_heatmap()))
     made.line(10, (12, transfer_heatmap()), (12, longest_rollouts()))
-    made.row("Is a rank stuck? Who has not arrived?")
+    made.folded("Is a rank stuck? Who has not arrived?")
     made.line(9, (12, behind()), (12, in_collective()))
-    made.row("Every rank")
+    made.folded("Every rank")
     made.line(12, (24, rank_table()))
     made.folded("More: tokens of a step against those before")
     made.line(8, (24, token_ratios()))
@@ -108,7 +109,7 @@ def ranks_up() -> Any:
     panel.with_target(instant(f"sum({up})", "alive"))
     panel.with_target(instant(f"count({up}) - sum({up})", "gone", "B"))
     panel.color_scheme(by_threshold()).thresholds(limits(GREY))
-    return panel.override_by_name("gone", [thresholds([(None, GREEN), (1, RED)])])
+    return panel.override_by_name("gone", [thresholds([(None, TEAL), (1, RED)])])
 
 
 def most_work() -> Any:
@@ -137,15 +138,15 @@ def above_median(panel: Any, expression: str) -> Any:
     """The highest rank by name, and what it has more than the median rank."""
     panel.with_target(instant(f"topk(1, {against_median(expression)} - 1)", "rank {{rank}}"))
     panel.color_scheme(by_threshold())
-    return panel.thresholds(limits(GREEN, (0.05, YELLOW), (0.2, RED))).decimals(0)
+    return panel.thresholds(limits(TEAL, (0.05, YELLOW), (0.2, RED))).decimals(0)
 
 
 def work_heatmap() -> Any:
     return rank_heatmap(
         "Work of each rank against the median",
-        "Time in stages, waits taken out, divided by the median rank's. A row that stays red is "
-        "the straggler: all others wait for it. All green is normal.",
-        "none", against_median(work_seconds()), AGAINST, (0.95, 1.35),
+        "Time in stages, waits taken out, divided by the median rank's. A row that stays yellow is "
+        "the straggler: all others wait for it. All grey is normal.",
+        "none", against_median(work_seconds()), AGAINST, AGAINST_ENDS,
     )  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def work_bands() -> Any:
             ("longest", RED, f"max({work})"),
             ("90 %", ORANGE, f"quantile(0.9, {work})"),
             ("median", BLUE, f"quantile(0.5, {work})"),
-            ("shortest", GREEN, f"min({work})"),
+            ("shortest", TEAL, f"min({work})"),
         ),
         strict=True,
     ):
@@ -220,9 +221,9 @@ def tokens_heatmap() -> Any:
     tokens = by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS)))
     return rank_heatmap(
         "Tokens of each rank against the median",
-        "Red here and red above: the rank has more work, balance the batches by tokens. "
-        "Green here and red above: the rank itself is slow.",
-        "none", against_median(tokens), AGAINST, (0.95, 1.35),
+        "Yellow here and above: the rank has more work, balance the batches by tokens. "
+        "Grey here and yellow above: the rank itself is slow.",
+        "none", against_median(tokens), AGAINST, AGAINST_ENDS,
     )  # fmt: skip
 
 
@@ -230,9 +231,9 @@ def seconds_per_token_heatmap() -> Any:
     tokens = by("rank", "sum", rate(of_ranks(per_rank.RANK_TOKENS)))
     return rank_heatmap(
         "Work per token against the median",
-        "Red is a rank that is slower at equal work: look at its device, its host's processes, "
-        "its clocks. Green is normal, also where tokens are uneven.",
-        "none", against_median(f"({work_seconds()} / {tokens})"), AGAINST, (0.95, 1.35),
+        "Yellow is a rank that is slower at equal work: look at its device, its host's processes, "
+        "its clocks. Grey is normal, also where tokens are uneven.",
+        "none", against_median(f"({work_seconds()} / {tokens})"), AGAINST, AGAINST_ENDS,
     )  # fmt: skip
 
 
@@ -297,7 +298,7 @@ def behind() -> Any:
     )
     ranks = by("rank", "max", missing)
     panel.with_target(instant(f"sort_desc(topk(10, {ranks}))", "rank {{rank}}"))
-    return panel.min(0).color_scheme(by_threshold()).thresholds(limits(GREEN, (1, RED)))
+    return panel.min(0).color_scheme(by_threshold()).thresholds(limits(TEAL, (1, RED)))
 
 
 def in_collective() -> Any:
@@ -336,7 +337,7 @@ def rank_table() -> Any:
         panel.with_target(as_table(instant(text, ref=ref)))
     names = {f"Value #{ref}": name for ref, (name, _) in zip("ABCDEFG", rates, strict=True)}
     panel.transformations(joined_by_rank(names))
-    up = values(("0", "DOWN", RED), ("1", "up", GREEN))
+    up = values(("0", "DOWN", RED), ("1", "up", TEAL))
     panel.override_by_name("up", [background(), prop("mappings", [up])])
     for name, unit in (("step time", "s"), ("tokens/s", "short"), ("host memory", "bytes")):
         panel.override_by_name(name, [prop("unit", unit), prop("decimals", 1)])

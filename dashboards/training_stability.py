@@ -10,11 +10,11 @@ from grafana_foundation_sdk.models import common as cm
 from dashboards import alert_panels, data_ledger, sample_panels
 from dashboards.common import (
     BLUE,
-    GREEN,
     GREY,
     NOWHERE,
     ORANGE,
     RED,
+    TEAL,
     YELLOW,
     Board,
     as_table,
@@ -73,14 +73,14 @@ def board() -> Board:
     made.line(8, (8, grad_norm()), (8, reference_kl()), (8, clipping()))
     made.line(7, (24, symptom_lanes()))
     made.line(8, (24, distances()))
-    made.row("Data: what the rollout delivers")
+    made.folded("Data: what the rollout delivers")
     made.line(8, (8, lengths()), (8, truncation()), (8, scores()))
     made.line(8, (8, mismatch()), (8, prompts()), (8, data_ledger.groups()))
     made.line(8, (14, data_ledger.mismatches()), (10, data_ledger.mask()))
     made.folded("Samples: distribution of scores and response lengths")
     made.line(9, (12, sample_panels.score_buckets()), (12, sample_panels.scores_by_source()))
     made.line(8, (12, sample_panels.score_spread()), (12, sample_panels.length_spread()))
-    made.row("Numbers: NaN, losses, learning rate")
+    made.folded("Numbers: NaN, losses, learning rate")
     made.line(8, (6, nonfinite()), (6, skipped()), (6, losses()), (6, learning_rate()))
     made.folded("More: batches at each boundary")
     made.line(
@@ -112,7 +112,7 @@ def _of_divergence(severity: str) -> str:
 def verdict() -> Any:
     panel = tiles(
         "Training",
-        "The state of the run, as on the agent's page. Green: judged on recent, sufficient data, "
+        "The state of the run, as on the agent's page. Teal: judged on recent, sufficient data, "
         "and no alert fires. One family of signals out of its range is context, two are "
         "unstable: watch. DIVERGING: save the latest checkpoint before the earliest onset and stop "
         "or roll back. OTHER PROBLEM: see the alerts. Grey: not everything could be judged yet; "
@@ -132,7 +132,7 @@ def verdict() -> Any:
     text = " or on (run) ".join([*moved, *others])
     panel.with_target(instant(text, "training"))
     panel.mappings([
-        values(("-1", "not enough evidence", GREY), ("0", "steady", GREEN),
+        values(("-1", "not enough evidence", GREY), ("0", "steady", TEAL),
                ("1", "one signal moved", YELLOW), ("2", "UNSTABLE", ORANGE),
                ("3", "DIVERGING", RED), ("4", "OTHER PROBLEM", ORANGE)),
     ])  # fmt: skip
@@ -144,13 +144,13 @@ def symptoms() -> Any:
     panel = tiles(
         "Symptoms",
         "One tile for each family of signals: red has left its range within the last 10 steps. "
-        "'reward improves' is good news and vetoes the vote when it is green.",
+        "'reward improves' is good news and vetoes the vote when it is teal.",
         "none",
     )
     active = by("symptom", "max", recent(of_run(signals.SYMPTOM_ACTIVE)))
     panel.with_target(instant(active, "{{symptom}}"))
-    panel.mappings([values(("0", "calm", GREEN), ("1", "MOVED", RED))])
-    veto = prop("mappings", [values(("0", "no", GREY), ("1", "yes", GREEN))])
+    panel.mappings([values(("0", "calm", TEAL), ("1", "MOVED", RED))])
+    veto = prop("mappings", [values(("0", "no", GREY), ("1", "yes", TEAL))])
     for name, text in FAMILY_NAMES.items():
         shown = [prop("displayName", text), *([veto] if name == REWARD_IMPROVING else [])]
         panel.override_by_name(name, shown)
@@ -173,7 +173,7 @@ def onsets() -> Any:
     )
     panel.override_by_name("Symptom", [
         background(),
-        prop("mappings", [values(("nothing moved", "nothing moved", GREEN),
+        prop("mappings", [values(("nothing moved", "nothing moved", TEAL),
                                  *((name, FAMILY_NAMES[name], RED) for name in FAMILIES))]),
     ])  # fmt: skip
     panel.override_by_name("Way", [prop("custom.width", 55)])
@@ -207,9 +207,9 @@ def rollout() -> Any:
     )
     for ref, name, selector in (("A", "aborted", aborted()), ("B", "truncated", truncated())):
         panel.with_target(instant(by("run", "max", recent(selector)), name, ref))
-    colors = [(None, GREEN), (0.05, ORANGE), (0.15, RED)]
+    colors = [(None, TEAL), (0.05, ORANGE), (0.15, RED)]
     panel.override_by_name("aborted", [thresholds(colors)])
-    steps = limits(GREEN, (0.3, ORANGE), (0.9, RED))
+    steps = limits(TEAL, (0.3, ORANGE), (0.9, RED))
     return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
 
 
@@ -243,7 +243,7 @@ def reward() -> Any:
     for ref, stat in (("M", "max"), ("N", "min")):
         panel.with_target(query(by("stat", "max", of_main(stability.REWARD, stat=stat)), stat, ref))
         panel.override_by_name(stat, [*colored(GREY), prop("custom.lineWidth", 1)])
-    return panel.override_by_name("mean", colored(GREEN))
+    return panel.override_by_name("mean", colored(TEAL))
 
 
 def policy_kl() -> Any:
@@ -309,7 +309,7 @@ def symptom_lanes() -> Any:
         "Symptoms over time",
         "When each family had left its range (red). Several lanes red at the same time are a "
         "collapse; the first to turn red is the place to look.",
-        [values(("0", "calm", GREEN), ("1", "moved", RED))],
+        [values(("0", "calm", TEAL), ("1", "moved", RED))],
     )
     active = of_run(signals.SYMPTOM_ACTIVE, symptom=VOTING)
     panel.with_target(query(by("symptom, direction", "max", active), "{{symptom}} {{direction}}"))

@@ -10,10 +10,10 @@ from grafana_foundation_sdk.models import common as cm
 from grafana_foundation_sdk.models import dashboard as dm
 
 from dashboards.common import (
-    GREEN,
     GREY,
     ORANGE,
     RED,
+    TEAL,
     as_table,
     background,
     by_threshold,
@@ -39,7 +39,7 @@ from dfx_agent.catalogue.verdicts import (
 STATES = (("found", 3), ("warning", 2), ("insufficient evidence", 1), ("clear", 0))
 _VERDICT_STATES = tuple(row for row in STATES if row[0] != "warning")
 TILE_TEXTS = values(
-    ("0", "clear", GREEN), ("1", "not enough evidence", GREY), ("2", "WARNING", ORANGE),
+    ("0", "clear", TEAL), ("1", "not enough evidence", GREY), ("2", "WARNING", ORANGE),
     ("3", "FOUND", RED),
 )  # fmt: skip
 
@@ -49,7 +49,7 @@ def verdicts() -> Any:
     panel = tiles(
         "Verdicts",
         "What the agent concluded within the window 'Averaged over', first of the whole run, in "
-        "which alerts count, too. Green is normal; grey: it would have to guess and does not. "
+        "which alerts count, too. Teal is normal; grey: it would have to guess and does not. "
         "FOUND: read who and why on the right, then the evidence on the agent's page.",
         "none",
     )
@@ -83,7 +83,7 @@ def blamed() -> Any:
         )
     )
     of_state = values(
-        ("clear", "nothing found", GREEN), ("warning", "an alert fires", ORANGE),
+        ("clear", "nothing found", TEAL), ("warning", "an alert fires", ORANGE),
         ("insufficient evidence", "not enough evidence", GREY),
     )  # fmt: skip
     mappings = [of_state, everything]
@@ -104,7 +104,7 @@ def _run_states(window: Callable[[str], str]) -> str:
 def history() -> Any:
     panel = states(
         "Verdicts over time",
-        "When each problem was found (red), excluded (green) or not decided (grey). Intermittent "
+        "When each problem was found (red), excluded (teal) or not decided (grey). Intermittent "
         "red is a problem that is barely larger than the normal spread of the ranks.",
         [TILE_TEXTS],
     )
@@ -123,8 +123,8 @@ def lost_seconds() -> Any:
         "s",
     )
     panel.with_target(instant(f"{lost} or {nobody('rank')}", "rank {{rank}}"))
-    panel.color_scheme(by_threshold()).thresholds(limits(GREEN, (1e-9, RED)))
-    panel.mappings([values(("0", "none", GREEN))]).decimals(2)
+    panel.color_scheme(by_threshold()).thresholds(limits(TEAL, (1e-9, RED)))
+    panel.mappings([values(("0", "none", TEAL))]).decimals(2)
     return panel
 
 

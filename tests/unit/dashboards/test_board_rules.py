@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import re
 import subprocess
 
@@ -23,7 +24,19 @@ VARIABLES = {"run": "r", "role": "trainer", "lane": "0", "datasource": "d", "age
              "histogram": "dfx_engine_queue_time_seconds_bucket"}  # fmt: skip
 # of a panel that is repeated for each metric that the run has
 NAMED_BY_A_VARIABLE = '{__name__="$'
-MAX_PANELS = 25
+MAX_PANELS, MAX_OPEN_ROWS = 25, 2
+LEAST_DISTANCE = 0.12  # in OKLab
+# rows that turn linear RGB into what is seen (Machado 2009, severity 1), and the two of OKLab
+COLOUR_BLIND = {
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216),
+                   (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413),
+                     (-0.011820, 0.042940, 0.968881)),
+}  # fmt: skip
+TO_LMS = ((0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566),
+          (0.0883024619, 0.2817188376, 0.6299787005))  # fmt: skip
+OF_LMS = ((0.2104542553, 0.793617785, -0.0040720468), (1.9779984951, -2.428592205, 0.4505937099),
+          (0.0259040371, 0.7827717662, -0.808675766))  # fmt: skip
 # No rate sees their first count, because there is no series before it: boards show the total.
 BEGIN_WITH_A_FINDING = {
     "dfx_gpu_mem_ooms_total", "dfx_gpu_mem_stage_ooms_total",
@@ -82,6 +95,37 @@ def assert_fits(panels_of_a_row):
         assert columns.stop <= 24
         cells += itertools.product(columns, range(at["y"], at["y"] + at["h"]))
     assert len(cells) == len(set(cells))
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_at_most_two_rows_are_open_and_only_marks_of_findings_are_on(board):
+    rows = [panel for panel in board["panels"] if panel["type"] == "row"]
+    assert sum(not row["collapsed"] for row in rows) <= MAX_OPEN_ROWS
+    marks = {row["name"] for row in board["annotations"]["list"] if row["enable"]}
+    assert marks <= {"Alert", "Verdict", "Diverging"}
+    assert board["refresh"] == "5s"
+
+
+@pytest.mark.parametrize("seen", [None, *COLOUR_BLIND.values()], ids=["normal", *COLOUR_BLIND])
+def test_colour_blind_people_can_distinguish_states(seen):
+    (tile,) = (p for name, p in EVERY_PANEL if (name, p["title"]) == ("dfx-stability", "Training"))
+    (mapping,) = tile["fieldConfig"]["defaults"]["mappings"]
+    colours = [oklab(c, seen) for c in {row["color"] for row in mapping["options"].values()}]
+    assert len(colours) == 5
+    assert min(math.dist(*pair) for pair in itertools.combinations(colours, 2)) > LEAST_DISTANCE
+    assert not [name for name in ("RdYlGn", "Spectral", "Turbo") if f'"{name}"' in str(BOARDS)]
+
+
+def oklab(colour, seen):
+    """The colour in OKLab; ``seen``: three rows that turn linear RGB into what is seen."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    linear = linear if seen is None else [max(0.0, value) for value in times(seen, linear)]
+    return times(OF_LMS, [value ** (1 / 3) for value in times(TO_LMS, linear)])
+
+
+def times(rows, values):
+    return [sum(a * b for a, b in zip(row, values, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)

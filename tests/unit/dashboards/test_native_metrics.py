@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from board_files import BOARDS, ROOT, panel_queries
+from board_files import BOARDS, ROOT, panel_queries, panels
 
 from dfx_agent.catalogue.native import frameworks, load
 from dfx_agent.catalogue.spec import by_name, catalogue
@@ -23,7 +23,7 @@ def drawn_by(variable):
     """The query of the variable, with every class chosen, and of which panel it is."""
     text = VARIABLES[variable]["query"]["query"].replace("${class:raw}", names_of_class("all"))
     matchers = re.findall(r'__name__(=~|!~)"(.*?)"', text)
-    (panel,) = (p for p in NATIVE["panels"] if p.get("repeat") == variable)
+    (panel,) = (p for p in panels(NATIVE) if p.get("repeat") == variable)
     assert f'__name__="${variable}"' in panel["targets"][0]["expr"]
     return panel["title"], matchers
 

@@ -56,6 +56,7 @@ def filled(text: str, **variables: str) -> str:
     """With Grafana's variables put in; KeyError for one that nobody gave."""
     known = {
         "__rate_interval": "10s",
+        "__rate_interval_ms": "10000",
         "__interval_ms": "2000",
         "__from": "0",
         "__range": "5m",
