@@ -15,12 +15,11 @@ from functools import lru_cache
 from bench.recorded_job import RUN, STOPPED, Recording
 from dfx_agent.facts.layout import Layout, ProcessGroup, RankPosition
 from dfx_agent.facts.ledger import LedgerNews
-from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import ProcessId, Seat
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
+from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, SchedTimes, Step
 from dfx_agent.hub.clocks import Shift
 from dfx_agent.wire.job_description import RankRange
 

@@ -22,8 +22,7 @@ from bench.estimates import median, quantile, share_interval
 from bench.measurement import Bar, Result, report
 from bench.simulated_steps import Job, slower
 from dfx_agent.facts.layout import NO_LAYOUT, Layout, ProcessGroup, RankPosition
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import RankStep, RoleSteps, Step
+from dfx_agent.facts.steps import RankStep, RoleSteps, SchedTimes, Step
 from dfx_agent.judge.straggler.judge import StragglerJudge, straggler_verdict
 from dfx_agent.snapshot import Verdict
 from dfx_agent.wire.job_description import RankRange

@@ -23,10 +23,8 @@ from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.sending import UnsentFacts
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.job import Job
-from dfx_agent.job.judged_scalars import sent_scalars
-from dfx_agent.job.judging import SIGNALS, STEPS, WAITS, JobJudge
-from dfx_agent.job.node_view import NodeView
-from dfx_agent.job.own_node import OwnNode
+from dfx_agent.job.judging import SIGNALS, STEPS, WAITS, JobJudge, sent_scalars
+from dfx_agent.job.own_node import NodeView, OwnNode
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.ended import DroppedProcesses, surplus

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from dfx_agent.facts.pairs import Pairs
+from dfx_agent.snapshot.document import Pairs
 
 
 class FlightEntry(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from dfx_agent.facts.pairs import KEYS, VALUES, Pairs
 from dfx_agent.facts.seat import ProcessId
+from dfx_agent.snapshot.document import KEYS, VALUES, Pairs
 
 Fields = Pairs[tuple[str, str], float]  # (field, column) -> value
 

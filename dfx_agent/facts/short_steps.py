@@ -11,8 +11,7 @@ from operator import mul
 from statistics import fmean
 from typing import TypeVar
 
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import LEAST_SECONDS, GroupTime, RankStep, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, GroupTime, RankStep, SchedTimes, Step
 
 _Name = TypeVar("_Name")
 

@@ -8,9 +8,14 @@ from typing import NamedTuple
 
 from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.layout import NO_LAYOUT, Layout
-from dfx_agent.facts.pairs import Pairs
-from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.snapshot.document import Pairs
 
+# Waits for ranks of the same role. UniLab's learners wait in sync_coordination. In queue, policy,
+# collector, replay_batch and remote a rank waits for a process of another role.
+SYNC_COORDINATION = "sync_coordination"
+PEER_WAITS = frozenset({"collective", "barrier", SYNC_COORDINATION})
+# waits in which a rank has no data to train on
+SAMPLE_WAITS = ("collector", "queue")
 # kind and name of a part of the time: ("stage", "rollout"), ("wait", "queue"), and these two
 Part = tuple[str, str]
 IDLE: Part = ("idle", "")
@@ -21,6 +26,41 @@ SUPERSEDED_BY = 2
 MAX_OPEN_STEPS = 64
 # shorter steps are combined, see docs/decisions/straggler.md
 LEAST_SECONDS = 0.25
+
+
+class SchedTimes(NamedTuple):
+    """Scheduler times of a thread over some period."""
+
+    ran_ns: int
+    """Time on a CPU."""
+    delayed_ns: int
+    """Time in which it was runnable without a CPU."""
+    crowd: float | None = None
+    """Runnable threads per CPU of the host in that time; None if unknown."""
+    system_ns: int = 0
+    """Part of ``ran_ns`` in the kernel, including page faults; 0 if unknown."""
+    num_faults: int = 0
+    """Number of page faults."""
+
+    @property
+    def share(self) -> float | None:
+        """Share of its runnable time on a CPU, 0 to 1; None if it was never runnable."""
+        wanted = self.ran_ns + self.delayed_ns
+        return self.ran_ns / wanted if wanted > 0 else None
+
+
+class ThreadTimes(NamedTuple):
+    """Scheduler times of one thread since its start."""
+
+    ran_ns: int
+    delayed_ns: int
+    num_turns: int
+    """How often it was scheduled on a CPU."""
+
+    def since(self, before: ThreadTimes) -> ThreadTimes:
+        """The difference to an earlier reading."""
+        ran_ns, delayed_ns, num_turns = map(int.__sub__, self, before)
+        return ThreadTimes(ran_ns, delayed_ns, num_turns)
 
 
 class GroupTime(NamedTuple):

@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from dfx_agent.facts.bounds import MAX_NAME_CHARACTERS, MAX_NAMES_OF_RANK
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.measurements import RankTotals
-from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
-from dfx_agent.facts.steps import RankStep, Step
+from dfx_agent.facts.steps import RankStep, SchedTimes, Step
 from dfx_agent.snapshot import (
     DeviceMemory,
     EngineFacts,

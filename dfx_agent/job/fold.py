@@ -22,8 +22,7 @@ from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.hub.clocks import NodeClock, Shift
 from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.hub.rank_labels import RankOwners
-from dfx_agent.job.evidence import Evidence
-from dfx_agent.job.judging import JobJudge
+from dfx_agent.job.judging import Evidence, JobJudge
 from dfx_agent.job.rendezvous import Launched
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
 from dfx_agent.job.steps import JobSteps

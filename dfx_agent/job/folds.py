@@ -21,9 +21,8 @@ from dfx_agent.job.fold import JobFold
 from dfx_agent.job.hub_view import HubJob
 from dfx_agent.job.job import NUM_STEPS
 from dfx_agent.job.judging import JobJudge
-from dfx_agent.job.rendezvous import Launched
+from dfx_agent.job.rendezvous import Launched, is_other_job, rendezvous_of
 from dfx_agent.job.roster import SILENT_SECONDS, Reach
-from dfx_agent.job.same_job import is_other_job, rendezvous_of
 from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,

@@ -1,23 +1,34 @@
-"""Runs the judges of a job of N >= 1 nodes in a fixed order and reconciles their verdicts."""
+"""Runs the judges of a job of N >= 1 nodes in a fixed order and reconciles their verdicts.
+
+Their input is ``Evidence``. Logged values that no judge needs stay on their node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import chain
-from typing import Annotated, TypeAlias
+from math import isfinite
+from typing import Annotated, Protocol, TypeAlias
 
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
+from dfx_agent.catalogue.native import load as native_names
+from dfx_agent.catalogue.native.signal_sources import clear_meaning, input_of
+from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import Progress
+from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.scalars import UpdateCounts
-from dfx_agent.facts.seat import ProcessId
-from dfx_agent.job.evidence import Evidence, JobView
+from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord, UpdateCounts
+from dfx_agent.facts.seat import ProcessId, Seat
+from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.judge.bottleneck.causes import REPORTED_METRICS
 from dfx_agent.judge.data.ledger import RunLedger
 from dfx_agent.judge.divergence.bank import PARAMETERS
 from dfx_agent.judge.divergence.health import RunHealth, SavedHealth
 from dfx_agent.judge.divergence.history import signal_history
+from dfx_agent.judge.divergence.inputs import broken_place
 from dfx_agent.judge.divergence.saved_state import FORMAT_2
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
@@ -32,11 +43,49 @@ from dfx_agent.snapshot.faults import Faults, facts_of, unjudged
 
 # judgements that verdicts need, as faults name them
 STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"
-
+# values that are only drawn, and the rank that reports them: all ranks report the same
+_DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
 
 # state of the signal judge that the next agent restores: baselines and progress
 Signals: TypeAlias = RunHealth
 Learned: TypeAlias = Annotated[SavedHealth, FORMAT_2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Facts of connected nodes on the clocks of the local host, without processes of logs."""
+
+    now_seconds: float
+    """Unix time."""
+    step_clock_seconds: float
+    """Now, on the clock of ``spans``: a change of the wall clock does not move it."""
+    seats: Sequence[Seat]
+    """Processes of the job."""
+    steps: Mapping[str, Callable[[], RoleSteps]]
+    """Completed steps of each role that has processes; called only where they are judged."""
+    spans: Mapping[str, Sequence[tuple[float, float]]]
+    """(begin, end) in Unix seconds of the latest completed steps, of roles that live."""
+    stepping: Collection[str]
+    """Roles with a rank that is in a step."""
+    grouped: Collection[str]
+    """Roles with a rank that is in a process group."""
+    memory: Callable[[], Sequence[MemoryFacts]]
+    reported: Sequence[Reported] = ()
+    """Events that devices report."""
+    checkpoints: Collection[int] = ()
+    """Completed steps in which a rank saved a checkpoint."""
+
+
+class JobView(Protocol):
+    """Limits verdicts to what is visible: one node of the job, or all nodes of a hub."""
+
+    def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """Verdicts on hangs, crashes, stragglers and memory, limited to what is visible."""
+        ...
+
+    def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """All verdicts, limited to what is visible, with the verdicts that only this view has."""
+        ...
 
 
 class JobJudge:
@@ -168,3 +217,33 @@ class JobJudge:
         if not meets and set(evidence.stepping) - {role}:
             return None
         return self._stragglers.verdict(evidence.steps[role]())
+
+
+def is_judged(framework: str, scalar: ScalarRecord) -> bool:
+    """Whether a verdict may depend on it; for some keys only if the value is NaN or Inf."""
+    if input_of(framework, scalar.key) is not None:
+        return True
+    if clear_meaning(framework, scalar.key) is not None:
+        return True
+    if _metric_of(framework, scalar.key) in REPORTED_METRICS:
+        return True
+    return not isfinite(scalar.value) and broken_place(framework, scalar.key) is not None
+
+
+def sent_scalars(reported: ReportedScalars) -> ReportedScalars | None:
+    """Judged values, and values of rank 0 that are only drawn; None if there are none."""
+    is_first = reported.process.label in _FIRST
+    sent = tuple(
+        scalar
+        for scalar in reported.scalars
+        if is_judged(reported.framework, scalar)
+        or (is_first and _metric_of(reported.framework, scalar.key) in _DRAWN)
+    )
+    return replace(reported, scalars=sent) if sent else None
+
+
+@lru_cache(maxsize=4096)
+def _metric_of(framework: str, key: str) -> str | None:
+    """The metric that this native key is exported as; None for an unknown key."""
+    native = native_names(framework).find(key)
+    return native.metric if native else None

@@ -1,20 +1,26 @@
-"""The local node as one node of a job: its facts are complete and on the local clocks."""
+"""The local node as one node of a job, and its view of the job without a hub: its own ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.facts.seat import ProcessId
+from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.hub.clocks import OWN_CLOCKS, NodeClock, Shift
 from dfx_agent.hub.node_facts import NodeRun
+from dfx_agent.judge.part_of_job import crashes_of_this_node, part_text
+from dfx_agent.snapshot import Verdict
 
 
 class OwnNode(NodeRun):
-    """The local node. ``take`` every reading: only growing lists are partial."""
+    """The local node: its facts are complete and on the local clocks.
+
+    Call ``take`` for every reading: only growing lists are partial.
+    """
 
     def __init__(
         self,
@@ -56,3 +62,24 @@ class OwnNode(NodeRun):
 
     def rank_on_local_clocks(self, place: tuple[str, str], *_: object) -> RankFacts:
         return self.ranks[place]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The view of one node. ``others``: verdicts on processes without a guest."""
+
+    seats: Sequence[Seat]
+    others: Sequence[Verdict] = ()
+
+    @property
+    def part(self) -> str:
+        """Text on the visible part of the job; "" if all of it is visible."""
+        return part_text(self.seats)
+
+    def of_ranks(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """Verdicts of this node; a crash may be caused by a crash on a node that is not visible."""
+        return crashes_of_this_node(verdicts, self.seats)
+
+    def of_all(self, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+        """All verdicts, with those on processes without a guest."""
+        return *verdicts, *self.others

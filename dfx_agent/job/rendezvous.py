@@ -8,12 +8,12 @@ are missing at the rendezvous of torchrun.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dfx_agent.base.text import seconds_text
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.seat import Launch
+from dfx_agent.facts.seat import Launch, Seat
 from dfx_agent.job import sentences
 from dfx_agent.judge.words import absent_text, stack_lines
 from dfx_agent.snapshot import Verdict
@@ -117,3 +117,27 @@ def _line(launcher: Launched) -> str:
     at = f" meets at {launcher.launch.meets_at}" if launcher.launch.meets_at else ""
     rank = f" (node rank {launcher.launch.node_rank})" if launcher.launch.node_rank >= 0 else ""
     return f"torchrun on {launcher.node}{rank}{at}"
+
+
+def is_other_job(reported: Iterable[Seat], members: Iterable[Seat]) -> bool:
+    """Whether ranks of one role and attempt use other rendezvous addresses than ``members``."""
+    member_addresses = _addresses(members)
+    return any(
+        addresses.isdisjoint(member_addresses[key])
+        for key, addresses in _addresses(reported).items()
+        if key in member_addresses
+    )
+
+
+def rendezvous_of(seats: Iterable[Seat]) -> str:
+    """The rendezvous address of these processes; "" if it is unknown."""
+    return next((seat.rendezvous.partition("@")[0] for seat in seats if seat.rendezvous), "")
+
+
+def _addresses(seats: Iterable[Seat]) -> dict[tuple[str, int], set[str]]:
+    """(role, attempt) -> rendezvous addresses of its ranks."""
+    found: dict[tuple[str, int], set[str]] = {}
+    for seat in seats:
+        if seat.rendezvous:
+            found.setdefault((seat.role, seat.attempt), set()).add(seat.rendezvous)
+    return found

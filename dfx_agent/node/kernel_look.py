@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dfx_agent.base.boot_clock import SECONDS_PER_TICK
-from dfx_agent.facts.processor import ThreadTimes
+from dfx_agent.facts.steps import ThreadTimes
 from dfx_agent.node.host.processes import STATE, SYSTEM_TICKS, USER_TICKS, num_waits, stat_fields
 from dfx_agent.node.host.processor_time import thread_times, times_by_thread
 from dfx_agent.node.process import Process

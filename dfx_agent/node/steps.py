@@ -13,6 +13,7 @@ from dfx_agent.facts.layout import Layout
 from dfx_agent.facts.steps import (
     IDLE,
     MAX_OPEN_STEPS,
+    PEER_WAITS,
     SUPERSEDED_BY,
     TRANSFER,
     Part,
@@ -20,7 +21,6 @@ from dfx_agent.facts.steps import (
     RoleSteps,
     Step,
 )
-from dfx_agent.facts.wait_kinds import PEER_WAITS
 from dfx_agent.node.collectives.matching import Collectives
 from dfx_agent.node.layout import LayoutWatch
 from dfx_agent.node.process import Process

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dfx_agent.base.boot_clock import SECONDS_PER_TICK
-from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord
-from dfx_agent.facts.rank import Arrival, RankFacts
+from dfx_agent.facts.rank import Arrival, ExitStatus, RankFacts
 from dfx_agent.facts.stacks import ProcessStacks
-from dfx_agent.facts.wait_kinds import PEER_WAITS
+from dfx_agent.facts.steps import PEER_WAITS
 from dfx_agent.node.host.joined_thread import JoinWatch
 from dfx_agent.node.host.ray_worker import RayWorker
 from dfx_agent.node.kernel_look import KernelLook

@@ -5,13 +5,18 @@ Numbers that are not finite become the strings "NaN", "Infinity" and "-Infinity"
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 T = TypeVar("T")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+KEYS, VALUES = "k", "v"  # of ``Pairs``
 
 
 class Document(Generic[T]):
@@ -60,3 +65,22 @@ def reason(error: Exception) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"][1:]))  # a tuple of one holds it
     return " ".join(f"{place} {first['msg']}".split())
+
+
+def _columns(mapping: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    return {KEYS: list(mapping.keys()), VALUES: list(mapping.values())}
+
+
+def _mapping(content: Any) -> Any:
+    """Convert parsed JSON to a mapping; the validation handles anything else."""
+    if not isinstance(content, dict) or content.keys() != {KEYS, VALUES}:
+        return content
+    try:
+        return dict(zip(map(tuple, content[KEYS]), content[VALUES], strict=True))
+    except (TypeError, ValueError) as error:
+        raise ValueError("as many values as keys are missing") from error
+
+
+# a mapping with tuples as keys, which JSON cannot have: keys and values are separate lists. All
+# ranks have about the same keys, which compress to almost nothing if they are separate
+Pairs = Annotated[Mapping[_Key, _Value], PlainSerializer(_columns), BeforeValidator(_mapping)]

@@ -28,10 +28,9 @@ from dfx_agent.commands.serve.options import listener_of, read_token
 from dfx_agent.commands.serve.shutdown import wait_for_nodes
 from dfx_agent.commands.serve.stored_history import StoredHistory
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter, run_samples
-from dfx_agent.hub.access import Access
+from dfx_agent.hub.access import Access, Strangers
 from dfx_agent.hub.otlp import endpoint, traces
 from dfx_agent.hub.otlp.intake import Intake
-from dfx_agent.hub.otlp.strangers import Strangers
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import (
     NodeRow,

@@ -15,7 +15,7 @@ from dfx_agent.base.log import OncePerPlace
 from dfx_agent.commands.serve.span_segments import SpanSegments
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.envelope import SEND_SECONDS
-from dfx_agent.hub.otlp.received_span import ReceivedSpan
+from dfx_agent.hub.otlp.traces import ReceivedSpan
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.snapshot import SpansRow, TimelineRow
 

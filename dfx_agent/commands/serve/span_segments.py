@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.commands.serve.span_traces import RankSteps, SpanSender, SpanTraces, Stage
-from dfx_agent.hub.otlp.received_span import ReceivedSpan
+from dfx_agent.hub.otlp.traces import ReceivedSpan
 from dfx_agent.snapshot import RankRow, RunRow, SpansRow
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter, layout
 from dfx_agent.wire.records import NO_STEP, STAGE, STEP

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dfx_agent.base.text import whole_number
-from dfx_agent.hub.otlp.received_span import (
+from dfx_agent.hub.otlp.traces import (
     HOST,
     INSTANCE,
     RANKS,

@@ -20,7 +20,7 @@ from dfx_agent.facts import envelope
 from dfx_agent.hub.otlp import records, spans
 from dfx_agent.hub.otlp.body_reader import TooLargeError
 from dfx_agent.hub.otlp.intake import Intake
-from dfx_agent.hub.otlp.received_span import ReceivedSpan
+from dfx_agent.hub.otlp.traces import ReceivedSpan
 
 MAX_BODY_BYTES = 8 << 20
 MAX_PLAIN_BYTES = 64 << 20

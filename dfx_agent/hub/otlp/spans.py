@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from dfx_agent.base.text import plain
 from dfx_agent.hub.otlp.body_reader import BodyReader, DamagedError, TooLargeError
-from dfx_agent.hub.otlp.received_span import READ_ATTRIBUTES, Attributes, ReceivedSpan
+from dfx_agent.hub.otlp.traces import READ_ATTRIBUTES, Attributes, ReceivedSpan
 
 # of one span, or of the attributes of its process; OpenTelemetry's own limit is 128 attributes
 MAX_SPAN_BYTES, MAX_ATTRIBUTES = 64 << 10, 256

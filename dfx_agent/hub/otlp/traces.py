@@ -6,7 +6,9 @@ What reads them is loaded with the first request: most agents never get one.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
@@ -15,14 +17,36 @@ from starlette.routing import Route
 
 from dfx_agent.facts import envelope
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+Attributes = Mapping[str, str | int]
+
+# attributes that assign a span to a step of a rank; other attributes are not stored
+STEPS = ("dfx.step", "global_step", "step")
+RANKS, ROLES, RUNS = ("dfx.rank", "rank"), ("dfx.role", "role"), ("dfx.run", "service.namespace")
+SERVICE, INSTANCE, HOST = "service.name", "service.instance.id", "host.name"
+READ_ATTRIBUTES = frozenset({*STEPS, *RANKS, *ROLES, *RUNS, SERVICE, INSTANCE, HOST})
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSpan:
+    """One span that has ended. Times are Unix nanoseconds of the sender's clock.
+
+    ``parent``: b"" for the root of a trace. ``resource``: attributes of its process.
+    """
+
+    name: str
+    trace: bytes
+    span: bytes
+    parent: bytes
+    begin_ns: int
+    end_ns: int
+    attributes: Attributes
+    resource: Attributes
 
 
 class SpansTaker(Protocol):
     """Assigns received spans to steps of ranks."""
 
-    def take(self, spans: Sequence[Any]) -> tuple[int, str]:
+    def take(self, spans: Sequence[ReceivedSpan]) -> tuple[int, str]:
         """(number of spans that are left out, why the first one was)."""
 
     def refuse(self, message: str, num_spans: int) -> None:

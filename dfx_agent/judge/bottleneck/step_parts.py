@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from dfx_agent.facts.wait_kinds import PEER_WAITS, SAMPLE_WAITS
+from dfx_agent.facts.steps import PEER_WAITS, SAMPLE_WAITS
 from dfx_agent.snapshot import PartKind, StepPart, TimeSplit
 
 UNMARKED = "unmarked code"

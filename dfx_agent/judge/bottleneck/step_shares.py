@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dfx_agent.facts.wait_kinds import PEER_WAITS, SAMPLE_WAITS, SYNC_COORDINATION
+from dfx_agent.facts.steps import PEER_WAITS, SAMPLE_WAITS, SYNC_COORDINATION
 from dfx_agent.judge.bottleneck.step_parts import part_of_stage
 from dfx_agent.snapshot import BoundBy, StepCell, StepRow, TimeSplit
 

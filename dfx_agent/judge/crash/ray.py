@@ -12,8 +12,7 @@ import signal
 from collections.abc import Sequence
 
 from dfx_agent.base.text import capitalized
-from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.rank import ExitStatus, RankFacts
 from dfx_agent.judge.crash.endings import endings_text, failure_of, has_crashed, lost_peer
 from dfx_agent.judge.crash.sentences import (
     DRIVER_LOST_ACTOR,

@@ -18,8 +18,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from dfx_agent.base.text import Sentence, capitalized
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import RankStep, Step
+from dfx_agent.facts.steps import RankStep, SchedTimes, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.excess import middle_mean, others_median
 from dfx_agent.judge.words import labels_text, percent

@@ -13,7 +13,7 @@ import select
 import struct
 from contextlib import suppress
 
-from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import ExitStatus
 from dfx_agent.node.host.processes import EXIT_STATUS, START_TICKS, STATE, stat_fields
 
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, 11 ids, exit status: the first version's 64 bytes

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from dfx_agent.base.boot_clock import SECONDS_PER_TICK
-from dfx_agent.facts.processor import SchedTimes, ThreadTimes
+from dfx_agent.facts.steps import SchedTimes, ThreadTimes
 from dfx_agent.node.host.processes import MINOR_FAULTS, SYSTEM_TICKS, stat_fields
 
 _RESOURCES = ("cpu", "memory", "io")

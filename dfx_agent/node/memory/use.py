@@ -6,8 +6,8 @@ import mmap
 import signal
 from collections.abc import Iterable, Mapping
 
-from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.memory import Samples, highest_before
+from dfx_agent.facts.rank import ExitStatus
 from dfx_agent.node.host.cgroup import MemoryGroup, memory_groups
 from dfx_agent.node.host.memory import (
     MemoryTrend,

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.base.text import plain
-from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import ExitStatus
 from dfx_agent.node.host.descriptors import Allowance, process_allowance
 from dfx_agent.node.host.exit_status import ExitWatch, zombie_status
 from dfx_agent.node.host.processes import PARENT, START_TICKS, STATE, has_our_clocks, stat_fields

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import GroupTime
+from dfx_agent.facts.steps import GroupTime, SchedTimes
 from dfx_agent.node.time.account import StepInterval
 from dfx_agent.node.time.work import ClosedWork
 

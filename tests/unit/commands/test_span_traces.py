@@ -8,7 +8,7 @@ import pytest
 
 from dfx_agent.commands.serve import span_traces
 from dfx_agent.commands.serve.span_traces import SpanSender, SpanTraces, sender_of
-from dfx_agent.hub.otlp.received_span import ReceivedSpan
+from dfx_agent.hub.otlp.traces import ReceivedSpan
 
 TRACE = b"t" * 16
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.processor import SchedTimes
 from dfx_agent.facts.short_steps import ShortSteps
-from dfx_agent.facts.steps import LEAST_SECONDS, RankStep, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, RankStep, SchedTimes, Step
 
 STAGE = ("stage", "train")
 

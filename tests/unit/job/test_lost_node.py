@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from nodes_scene import Hub, Node
 
-from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import ExitStatus
 from dfx_agent.job.lost_node import Peers, is_lost
 from dfx_agent.job.roster import Presence
 from dfx_agent.snapshot import Verdict

@@ -20,7 +20,7 @@ from dfx_agent.commands.hub.shown_ranks import ShownRanks
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
 from dfx_agent.facts.document import dumped
 from dfx_agent.facts.measurements import RankDetails
-from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.steps import SchedTimes
 from dfx_agent.hub import sending
 from dfx_agent.job.folds import JobFolds
 from dfx_agent.node.host import processor_time

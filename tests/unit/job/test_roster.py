@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from nodes_scene import Hub, Node
 
-from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import ExitStatus
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 from nodes_scene import Hub, Node, stepped
 
 from dfx_agent.facts.layout import DATA, PIPELINE, Layout, RankPosition
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.facts.steps import RoleSteps, SchedTimes
 from dfx_agent.job.steps import by_duration
 
 

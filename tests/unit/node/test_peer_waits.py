@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hang_scene import Scene, staged
 
-from dfx_agent.facts.wait_kinds import PEER_WAITS
+from dfx_agent.facts.steps import PEER_WAITS
 from dfx_agent.wire.records import WAIT
 
 AGENT = Path(__file__).parents[3] / "dfx_agent"
@@ -48,4 +48,4 @@ def test_the_kinds_stand_in_one_file():
         for path in (AGENT / room).rglob("*.py")
         if '"sync_coordination"' in path.read_text()
     ]
-    assert places == ["wait_kinds.py"]
+    assert places == ["steps.py"]

@@ -13,9 +13,8 @@ from nodes_scene import HUB_SECONDS, SECOND, Hub, Node
 from scene_file import Act, Scene, SceneError, clause_values
 from scene_steps import SHARE, SceneSteps
 
-from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.memory import MemoryFacts, MemoryLimit
-from dfx_agent.facts.rank import Arrival
+from dfx_agent.facts.rank import Arrival, ExitStatus
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.facts.steps import RoleSteps, Step

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from scene_file import Scene, clause_values
 
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
+from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, SchedTimes, Step
 from dfx_agent.judge.straggler.causes import DATA_LOADER
 
 _NUMBER = r"[\d.]+"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import SECOND, Scene, hold_in, staged
 
-from dfx_agent.facts.processor import ThreadTimes
+from dfx_agent.facts.steps import ThreadTimes
 from dfx_agent.node import kernel_look as progress
 
 

@@ -20,7 +20,7 @@ from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.agent.stored import incidents as incidents_file
 from dfx_agent.agent.stored.incidents import FILE, RUN, ResumableRun
-from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import ExitStatus
 from dfx_agent.job.incidents import conclude as conclusion
 from dfx_agent.job.incidents.book import RESUMED_SECONDS, IncidentBook, StepTimes, TrackedIncident
 from dfx_agent.node.segments.owned_files import state_directory

@@ -4,8 +4,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dfx_agent.hub.otlp.body_reader import TooLargeError
-from dfx_agent.hub.otlp.received_span import ReceivedSpan
 from dfx_agent.hub.otlp.spans import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, Request, read
+from dfx_agent.hub.otlp.traces import ReceivedSpan
 
 
 def request(num_spans=1, name="work", num_attributes=0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.hub.otlp.strangers import Strangers
+from dfx_agent.hub.access import Strangers
 
 
 def test_an_address_is_told_with_the_name_that_it_gives_itself():

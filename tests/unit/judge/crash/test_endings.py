@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.rank import ExitStatus, RankFacts
 from dfx_agent.judge.crash.endings import has_crashed
 from dfx_agent.judge.crash.verdict import _lines, _unclear
 

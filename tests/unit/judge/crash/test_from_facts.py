@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.rank import Arrival, Failure, RankFacts
+from dfx_agent.facts.rank import Arrival, ExitStatus, Failure, RankFacts
 from dfx_agent.judge.crash.verdict import crash_verdict
 from dfx_agent.snapshot import Verdict
 

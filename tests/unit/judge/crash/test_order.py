@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.rank import Failure, RankFacts
+from dfx_agent.facts.rank import ExitStatus, Failure, RankFacts
 from dfx_agent.judge.crash.order import first_to_die, was_ended_by_launcher
 
 KILL, TERM, SEGV, ABRT = (

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.facts.exit_status import ExitStatus
 from dfx_agent.facts.flight import FlightRecord, GroupKey, RecordedGroup
-from dfx_agent.facts.rank import Arrival, Joining, RankFacts
+from dfx_agent.facts.rank import Arrival, ExitStatus, Joining, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.snapshot import Suspicion, Verdict

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.facts.exit_status import ExitStatus
-from dfx_agent.facts.rank import Arrival, Failure, RankFacts
+from dfx_agent.facts.rank import Arrival, ExitStatus, Failure, RankFacts
 from dfx_agent.facts.stacks import Frame, ProcessStacks, ThreadStack, client_of
 from dfx_agent.judge.hang.judge import HangJudge
 from dfx_agent.snapshot import Verdict

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, Step
+from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, SchedTimes, Step
 from dfx_agent.judge.straggler.judge import straggler_verdict
 from dfx_agent.snapshot import Verdict
 

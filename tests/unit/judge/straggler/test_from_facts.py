@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
+from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, SchedTimes, Step
 from dfx_agent.judge.straggler import judge as judging
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.snapshot import Verdict

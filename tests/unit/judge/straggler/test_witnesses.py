@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfx_agent.facts.processor import SchedTimes
-from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, Step
+from dfx_agent.facts.steps import IDLE, TRANSFER, RankStep, RoleSteps, SchedTimes, Step
 from dfx_agent.judge.straggler.causes import DATA_LOADER
 from dfx_agent.judge.straggler.judge import StragglerJudge
 from dfx_agent.judge.straggler.witnesses import Looks, p_value

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dfx_agent.facts.exit_status import ExitStatus
+from dfx_agent.facts.rank import ExitStatus
 from dfx_agent.node.host.exit_status import ExitWatch, zombie_status
 from dfx_agent.wire.segment import start_ticks
 

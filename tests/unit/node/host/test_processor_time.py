@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.processor import SchedTimes
+from dfx_agent.facts.steps import SchedTimes
 from dfx_agent.node.host.processor_time import (
     _MOST_SAMPLES,
     ProcessorTimes,
