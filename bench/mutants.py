@@ -43,9 +43,10 @@ from bench.transplant import functions_by_file, transplant
 
 ROOT = Path(__file__).resolve().parent.parent
 # rooms in which all modules conclude something, and single modules beside them
-ROOMS = ("judge", "facts", "node/time", "node/collectives", "node/memory", "rules")
-SINGLE = ("node.track", "node.ended", "node.host.processor_time", "job.incidents.book",
-          "job.judging", "agent.local_run", "wire.ring", "wire.segment", "wire.layout")  # fmt: skip
+ROOMS = ("judge", "facts", "node/time", "node/collectives", "rules")
+SINGLE = ("node.track", "node.ended", "node.memory", "node.host.processor_time",
+          "job.incidents.book", "job.judging", "agent.local_run", "wire.ring", "wire.segment",
+          "wire.layout")  # fmt: skip
 
 
 def _of_room(room: str) -> list[str]:

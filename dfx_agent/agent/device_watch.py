@@ -13,7 +13,7 @@ from dfx_agent.node.device_stages import Figures, Sample, merged
 from dfx_agent.node.devices.owners import VARIABLES, ProcessDevices, devices_of
 from dfx_agent.node.devices.registry import READ_EVERY_SECONDS, DeviceReader, DeviceReading
 from dfx_agent.node.host.processes import environment_values, is_in_container, sees_host_pids
-from dfx_agent.node.memory.gauges import device_rows
+from dfx_agent.node.memory import device_rows
 from dfx_agent.node.process import Process
 from dfx_agent.snapshot import DeviceRow
 from dfx_agent.snapshot.faults import Faults

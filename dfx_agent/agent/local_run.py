@@ -30,15 +30,13 @@ from dfx_agent.node.collectives.step_groups import StepGroups
 from dfx_agent.node.ended import DroppedProcesses, surplus
 from dfx_agent.node.engines.discovery import SERVING_ROLES
 from dfx_agent.node.ledger_batches import LedgerAssembler
-from dfx_agent.node.measurements import rank_totals, unjudged_facts
+from dfx_agent.node.measurements import ScalarRows, rank_totals, unjudged_facts, update_counts
 from dfx_agent.node.memory_facts import MemoryReader
 from dfx_agent.node.passive import OutsideProcess, verdicts
 from dfx_agent.node.process import Process
-from dfx_agent.node.scalars.rows import ScalarRows
 from dfx_agent.node.steps import StepWatch
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.node.tracks import Tracks
-from dfx_agent.node.updates import update_counts
 from dfx_agent.snapshot import EngineFacts, RunVerdicts, Verdict
 from dfx_agent.snapshot.faults import Faults
 

@@ -10,8 +10,8 @@ from dfx_agent.agent.local_run import LocalRun
 from dfx_agent.facts.run import RunFacts
 from dfx_agent.facts.seat import LOG_ROLE, Launch, Seat
 from dfx_agent.hub import rounding
+from dfx_agent.node.host.processes import rendezvous_of
 from dfx_agent.node.process import Process
-from dfx_agent.node.rendezvous import rendezvous_of
 from dfx_agent.wire.segment import boot_id
 
 # a process that is blocked for so long is reported more often: a hang is declared after 10 s

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 
+from dfx_agent.catalogue.native.time_series import scalar_row
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.scalars import UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE
-from dfx_agent.node.memory.gauges import device_rows, held_rows
+from dfx_agent.node.memory import device_rows, held_rows
 from dfx_agent.node.process import Process
 from dfx_agent.node.track import arrival_of
-from dfx_agent.snapshot import EventLoopRow, GroupRow, HostMemory, StageStamp, TimeSplit
+from dfx_agent.snapshot import (
+    EventLoopRow,
+    GroupRow,
+    HostMemory,
+    Moments,
+    ScalarRow,
+    StageStamp,
+    TimeSplit,
+)
 from dfx_agent.wire.records import COLLECTIVES, STAGE
+
+_APPLIED, _SKIPPED = "optimizer_steps", "skipped_updates"
 
 
 def rank_totals(process: Process, groups: tuple[GroupRow, ...] = ()) -> RankTotals:
@@ -92,4 +105,53 @@ def _host_memory(process: Process) -> HostMemory | None:
         memory.bytes.virtual,
         {stage: had.resident for stage, had in stages if had.resident is not None},
         {stage: had.virtual for stage, had in stages if had.virtual is not None},
+    )
+
+
+def update_counts(processes: Iterable[Process]) -> Iterator[UpdateCounts]:
+    """Counts of each live process that has an optimizer."""
+    for process in processes:
+        counters = process.counters
+        if process.is_living and (_APPLIED in counters or _SKIPPED in counters):
+            seconds = process.follower.epoch_seconds(process.last_event_ns or 0)
+            applied, skipped = counters.get(_APPLIED, 0.0), counters.get(_SKIPPED, 0.0)
+            yield UpdateCounts(process.id, process.step, seconds, applied, skipped)
+
+
+_Rows = tuple[ScalarRow, ...]
+
+
+class ScalarRows:
+    """Rows of the ranks of one run, rebuilt when a new value has arrived.
+
+    Scalars change once a step, but Snapshots are built more often.
+    """
+
+    def __init__(self) -> None:
+        self._by_rank: dict[tuple[str, str], tuple[tuple[str, int], _Rows]] = {}
+
+    def rank_rows(self, process: Process, framework: str) -> _Rows:
+        """The latest value of each key. ``framework``: the framework that defines the keys."""
+        rank_key = process.registered_as.role, process.label
+        version = framework, process.scalars_version
+        cached = self._by_rank.get(rank_key)
+        if cached is None or cached[0] != version:
+            cached = self._by_rank[rank_key] = version, _rank_rows(process, framework)
+        return cached[1]
+
+    def remove_rank(self, role: str, label: str) -> None:
+        self._by_rank.pop((role, label), None)
+
+
+def _rank_rows(process: Process, framework: str) -> _Rows:
+    seconds = process.follower.epoch_seconds
+    return tuple(
+        scalar_row(
+            framework,
+            scalar.key,
+            scalar.step,
+            seconds(scalar.time_ns),
+            Moments.of_value(scalar.value),
+        )
+        for scalar in process.scalars.values()
     )

@@ -10,7 +10,7 @@ from statistics import median
 from dfx_agent.facts.memory import DeviceUse, MemoryFacts, MemoryLimit, Samples
 from dfx_agent.node.host.cgroup import MemoryGroup
 from dfx_agent.node.host.memory import available_bytes, total_bytes
-from dfx_agent.node.memory.gauges import HELD, device_rows
+from dfx_agent.node.memory import HELD, device_rows
 from dfx_agent.node.process import Process
 from dfx_agent.snapshot import DeviceMemory
 

@@ -17,7 +17,7 @@ from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.node.device_stages import DeviceStages
 from dfx_agent.node.event_loop import LoopAccount
 from dfx_agent.node.host.processor_time import ProcessorTimes
-from dfx_agent.node.memory.use import ProcessMemory
+from dfx_agent.node.memory import ProcessMemory
 from dfx_agent.node.segments.reader import Follower, Liveness, RecordBatch
 from dfx_agent.node.segments.records import (
     MOST,
@@ -32,8 +32,7 @@ from dfx_agent.node.segments.records import (
 )
 from dfx_agent.node.thread_moves import ThreadMoves
 from dfx_agent.node.time.account import SpanEvent, Split, TimeAccount, as_accounted
-from dfx_agent.node.time.closed_step import ClosedStep
-from dfx_agent.node.time.counts import StepCounts, count_failure, reported_tokens
+from dfx_agent.node.time.closed_step import ClosedStep, StepCounts, count_failure, reported_tokens
 from dfx_agent.node.time.span_book import SpanBook
 from dfx_agent.node.time.stamps import Stamp, Stamps
 from dfx_agent.node.time.sweep import Row

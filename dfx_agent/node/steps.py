@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from dfx_agent.facts.layout import Layout
+from dfx_agent.facts.layout import NO_LAYOUT, Layout, ProcessGroup, RankPosition
 from dfx_agent.facts.steps import (
     IDLE,
     MAX_OPEN_STEPS,
@@ -22,7 +22,6 @@ from dfx_agent.facts.steps import (
     Step,
 )
 from dfx_agent.node.collectives.matching import Collectives
-from dfx_agent.node.layout import LayoutWatch
 from dfx_agent.node.process import Process
 from dfx_agent.node.time.closed_step import ClosedStep
 
@@ -117,3 +116,34 @@ def rank_step(closed: ClosedStep, transfer_seconds: float) -> RankStep:
         split.wall_seconds, waited, parts, tokens, forward, busy, closed.processor,
         closed.groups, waits_by_stage, closed.num_samples,
     )  # fmt: skip
+
+
+class LayoutWatch:
+    """Caches the layout of one role; a new value is built only when a rank reports a change."""
+
+    def __init__(self) -> None:
+        self._versions: list[tuple[str, int]] = []
+        self._layout = NO_LAYOUT
+
+    def layout(self, ranks: Collection[Process]) -> Layout:
+        """The current layout. Groups list ranks of the whole job, not only of this node."""
+        versions = [(process.label, process.follower.layout.version) for process in ranks]
+        if versions != self._versions:
+            self._versions = versions
+            groups: dict[str, ProcessGroup] = {}
+            for process in ranks:
+                groups |= process.follower.layout.groups
+            places = {process.label: _place(process) for process in ranks}
+            self._layout = Layout(places, tuple(groups.values()))
+        return self._layout
+
+
+def _place(process: Process) -> RankPosition:
+    layout, identity = process.follower.layout, process.follower.identity
+    return RankPosition(
+        identity.rank,
+        identity.host,
+        {axis: index for axis, (index, _) in layout.places.items()},
+        {axis: size for axis, (_, size) in layout.places.items()},
+        layout.peers,
+    )

@@ -7,6 +7,10 @@ docstring says "elapsed" or "total". ``None`` means "not reported" and is never 
 
 from dfx_agent.snapshot.agent import (
     AgentRow,
+    AlertRow,
+    Alerts,
+    AlertSource,
+    DeliveryRow,
     HubRow,
     HubState,
     NodeRow,
@@ -15,7 +19,6 @@ from dfx_agent.snapshot.agent import (
     Source,
     SpansRow,
 )
-from dfx_agent.snapshot.alerts import AlertRow, Alerts, AlertSource, DeliveryRow
 from dfx_agent.snapshot.bottleneck import (
     Bottleneck,
     BoundBy,

@@ -11,8 +11,8 @@ from live_processes import demo_environment, started, until
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.node import memory as process_memory
 from dfx_agent.node.host import memory
-from dfx_agent.node.memory import use
 
 JOB = str(Path(__file__).parent / "jobs" / "freed_blocks.py")
 MIB = 2**20
@@ -29,7 +29,7 @@ def told(agent: Agent):
 
 
 def test_what_is_told_is_what_malloc_trim_gives_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(use, "_LOOK_EVERY_NS", 0)
+    monkeypatch.setattr(process_memory, "_LOOK_EVERY_NS", 0)
     folder, go = tmp_path / "dfx", tmp_path / "go"
     folder.mkdir(mode=0o700)
     env = demo_environment(DFX_DIR=str(folder), DFX_AGENT="1", MALLOC_ARENA_MAX="2")

@@ -13,8 +13,8 @@ from live_processes import TORCHRUN, LiveAgent, patience, running, until, unused
 
 from dfx_agent.facts.layout import DATA, PIPELINE, Layout
 from dfx_agent.judge.straggler.comparable_ranks import divided
-from dfx_agent.node.layout import LayoutWatch
 from dfx_agent.node.segments.reader import Follower
+from dfx_agent.node.steps import LayoutWatch
 
 JOB = str(Path(__file__).parent / "jobs" / "two_stages.py")
 

@@ -16,9 +16,16 @@ from typing import Literal
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.base.text import plain
 from dfx_agent.facts.rank import ExitStatus
-from dfx_agent.node.host.descriptors import Allowance, process_allowance
 from dfx_agent.node.host.exit_status import ExitWatch, zombie_status
-from dfx_agent.node.host.processes import PARENT, START_TICKS, STATE, has_our_clocks, stat_fields
+from dfx_agent.node.host.processes import (
+    PARENT,
+    START_TICKS,
+    STATE,
+    Allowance,
+    has_our_clocks,
+    process_allowance,
+    stat_fields,
+)
 from dfx_agent.node.segments import lock
 from dfx_agent.node.segments.owned_files import HeldFolder, open_observed
 from dfx_agent.node.segments.reported_layout import ReportedLayout

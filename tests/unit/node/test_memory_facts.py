@@ -13,7 +13,7 @@ from dfx_agent.facts.memory import DeviceUse
 from dfx_agent.facts.seat import ProcessId
 from dfx_agent.node import memory_facts as reading
 from dfx_agent.node.host.cgroup import MemoryGroup
-from dfx_agent.node.memory.use import ProcessMemory
+from dfx_agent.node.memory import ProcessMemory
 from dfx_agent.node.memory_facts import MemoryLimits, MemoryReader
 from dfx_agent.node.time.account import SpanEvent, StepInterval
 from dfx_agent.node.time.closed_step import ClosedStep

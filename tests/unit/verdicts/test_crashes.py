@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hang_scene import WORLD_SIZE, Rank, Scene, ending, hold_in, staged
 
+from dfx_agent.node import memory as process_memory
 from dfx_agent.node.host import exit_status
-from dfx_agent.node.memory import use as process_memory
 
 
 @pytest.fixture

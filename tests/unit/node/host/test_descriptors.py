@@ -2,8 +2,8 @@
 
 import resource
 
-from dfx_agent.node.host import descriptors
-from dfx_agent.node.host.descriptors import Allowance, process_allowance
+from dfx_agent.node.host import processes
+from dfx_agent.node.host.processes import Allowance, process_allowance
 
 
 def test_all_are_granted_or_none():
@@ -16,7 +16,7 @@ def test_all_are_granted_or_none():
 def test_half_of_the_limit_is_left_for_the_rest(monkeypatch):
     for soft, allowed in ((256, 128), (1024, 512), (1 << 20, 1024), (resource.RLIM_INFINITY, 1024)):
         monkeypatch.setattr(
-            descriptors.resource, "getrlimit", lambda _, soft=soft: (soft, resource.RLIM_INFINITY)
+            processes.resource, "getrlimit", lambda _, soft=soft: (soft, resource.RLIM_INFINITY)
         )
         allowance = process_allowance()
         assert allowance.take(allowed)

@@ -1,6 +1,6 @@
 """Gauges of the guest as device rows."""
 
-from dfx_agent.node.memory.gauges import device_rows, held_rows
+from dfx_agent.node.memory import device_rows, held_rows
 from dfx_agent.snapshot import DeviceMemory, HeldMemory
 
 

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
+from dfx_agent.node import memory
 from dfx_agent.node.host.memory import _resident_bytes, glibc_arena_bytes, parse_arenas
-from dfx_agent.node.memory import use
-from dfx_agent.node.memory.use import ProcessHeap, heap_of
+from dfx_agent.node.memory import ProcessHeap, heap_of
 
 MIB, GIB, S = 2**20, 2**30, 10**9
 MAPS = """\
@@ -78,7 +78,7 @@ def test_pieces_of_less_than_a_page_cannot_be_given_back():
 
 def test_mappings_are_read_seldom_and_only_where_much_is_free(monkeypatch):
     asked = []
-    monkeypatch.setattr(use, "glibc_arena_bytes", lambda pid: asked.append(pid) or 4 * GIB)
+    monkeypatch.setattr(memory, "glibc_arena_bytes", lambda pid: asked.append(pid) or 4 * GIB)
     known = ProcessHeap()
     known.look(1 * S, 7, {})
     assert known.now is None

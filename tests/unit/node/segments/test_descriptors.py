@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from dfx_agent.node.host.descriptors import Allowance
+from dfx_agent.node.host.processes import Allowance
 from dfx_agent.node.segments.reader import Follower
 from dfx_agent.wire import Identity, SegmentError, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP

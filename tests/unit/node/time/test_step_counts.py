@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.node.time.counts import StepCounts
+from dfx_agent.node.time.closed_step import StepCounts
 
 
 def test_processor_time_of_a_step_ends_where_the_next_begins():

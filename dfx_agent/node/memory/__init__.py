@@ -1,1 +1,0 @@
-"""Host and device memory of one process."""

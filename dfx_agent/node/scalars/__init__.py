@@ -1,1 +1,0 @@
-"""Scalars that jobs report, by step."""
