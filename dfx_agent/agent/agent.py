@@ -267,8 +267,9 @@ class Agent:
         """What fires now, of every run: part of the incidents of the snapshot that is returned."""
         with self._lock:
             for run, fold in self._runs.items():
-                fold.job.alerts = tuple(row for row in rows if row.run == run)
-            self._is_stale = True
+                firing = tuple(row for row in rows if row.run == run)
+                if firing != fold.job.alerts:
+                    fold.job.alerts, self._is_stale = firing, True
         return self.snapshot()
 
     def _jobs(self) -> dict[str, dict[int, str]]:

@@ -127,6 +127,18 @@ def test_before_alerts_were_evaluated_nothing_is_clear(dfx_dir, rank, monkeypatc
     assert after_it.standing == calm
 
 
+@pytest.mark.usefixtures("rank")
+def test_alerts_that_have_not_changed_build_no_new_snapshot(dfx_dir):
+    agent = Agent(Config(str(dfx_dir)))
+    agent.poll()
+    calm = agent.see_alerts(())
+    assert agent.see_alerts(()) is calm
+    firing = agent.see_alerts((ALERT,))
+    assert firing is not calm
+    assert agent.see_alerts((replace(ALERT),)) is firing
+    agent.stop()
+
+
 RANK_THAT_ENDS = """
 import sys
 from dfx_agent.wire import Identity, SegmentWriter
