@@ -182,6 +182,11 @@ class Agent:
             stored_keys = fold.job.fold.time_series.keys()
         return (self._history(fold, key) for key in (keys or stored_keys) if key in stored_keys)
 
+    def first_scalar_step(self, run: str) -> int:
+        """The earliest step that any of its histories begins with; 0 without one."""
+        with self._held():
+            return self._runs[run].job.fold.time_series.first_step
+
     def _history(self, fold: LocalRun, key: str) -> ScalarHistory:
         with self._held():
             return fold.job.fold.time_series.history(fold.framework, key)
@@ -359,8 +364,7 @@ class Agent:
         return all(p.is_alive_now() for p in self._living())
 
     def _living(self) -> list[Process]:
-        processes = [p for fold in self._runs.values() for p in fold.processes.values()]
-        return [process for process in processes if process.is_living]
+        return [p for fold in self._runs.values() for p in fold.processes.values() if p.is_living]
 
     def _calm(self) -> bool:
         """Whether there are processes, none of them young, and their rings have much room."""
@@ -453,8 +457,7 @@ class Agent:
 
     def _render(self) -> Snapshot:
         shown = self._incidents_file.without_ended_before(self._runs)
-        rows = [view.guarded_row(fold) for fold in shown.values()]
-        rows.sort(key=lambda row: row.begin_seconds)
+        rows = sorted(map(view.guarded_row, shown.values()), key=lambda row: row.begin_seconds)
         finished = self._incidents_file.finished(shown)
         return Snapshot(time.time(), self._agent_row(rows), tuple(rows), finished)
 

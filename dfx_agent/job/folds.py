@@ -178,6 +178,11 @@ class JobFolds:
         with self._lock:
             return self._job(run).fold.time_series.after(after_step)
 
+    def first_scalar_step(self, run: str) -> int:
+        """The earliest step that any of its histories begins with; 0 without one."""
+        with self._lock:
+            return self._job(run).fold.time_series.first_step
+
     def signal_states(self) -> dict[str, SignalState | None]:
         """Job -> training health at its latest judged step."""
         return {job.fold.run: job.judge.health.state for job in list(self._jobs)}

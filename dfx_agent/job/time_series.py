@@ -63,6 +63,11 @@ class JobTimeSeries:
         stored_keys = self._store.keys()
         return [self.history(framework, key) for key in (keys or stored_keys) if key in stored_keys]
 
+    @property
+    def first_step(self) -> int:
+        """The earliest step that any history begins with; 0 without one."""
+        return self._store.first_step
+
     def after(self, step: int | None) -> Mapping[int, dict[str, float]]:
         """Step -> native key -> mean over ranks, of the steps after ``step``; of all for None."""
         return self._store.after(step)

@@ -66,7 +66,7 @@ def test_all_steps_are_there_after_the_agent_was_killed_and_started(
     assert steps_in(runs) == list(range(1, run.num_steps + 1))
     assert (run.num_agent_starts, run.num_missed_steps) == (2, 0)
     rewards = stored_run.scalars_of(run.path, 10**9)["critic/rewards/mean"]
-    assert rewards[0][: run.num_steps - 1] == list(range(1, run.num_steps))
+    assert list(rewards[0][: run.num_steps - 1]) == list(range(1, run.num_steps))
 
 
 def test_the_stage_that_got_slower_is_named(runs: Path, tmp_path: Path) -> None:

@@ -104,6 +104,11 @@ class ScalarStore:
         recent_means = (series.moments(step).mean for step in series.recent)
         return tuple(series.steps), (*series.means, *recent_means)
 
+    @property
+    def first_step(self) -> int:
+        """The earliest step that any history begins with; 0 without one."""
+        return min((series.steps[0] for series in self._series.values() if series.steps), default=0)
+
     def after(self, step: int | None) -> dict[int, dict[str, float]]:
         """Step -> key -> mean, of the steps after ``step``; None: of all stored steps."""
         found: dict[int, dict[str, float]] = {}

@@ -235,6 +235,9 @@ class _Source:
     def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
         return self._folds.step_scalars(run, after_step)
 
+    def first_scalar_step(self, run: str) -> int:
+        return self._folds.first_scalar_step(run)
+
     def reset_signals(self, run: str) -> None:
         self._folds.reset_signals(run)
 

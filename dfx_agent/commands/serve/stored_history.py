@@ -62,6 +62,9 @@ class RecordedSource(Source, Protocol):
     def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
         """Step -> native key -> mean over ranks. KeyError on an unknown run."""
 
+    def first_scalar_step(self, run: str) -> int:
+        """The earliest step that any of its scalars begins with; 0 without one."""
+
 
 class StoredHistory:
     """Writes the history of all runs of an agent or a hub, unless the settings disable it."""
@@ -253,15 +256,14 @@ class SourceWithHistory:
     ) -> Iterator[ScalarHistory]:
         from dfx_agent.exporters.history.stored_run import scalars_of
 
-        rows = list(live)
-        first = min((row.steps[0] for row in rows if row.steps), default=0)
+        first = self._agent.first_scalar_step(run)
         try:
             stored = scalars_of(path, first) if first > 0 else {}
         except HistoryFileError:
             stored = {}
         framework = next((r.framework for r in self._agent.snapshot().runs if r.run == run), "")
-        for row in rows:
-            steps, values = stored.get(row.key, ([], []))
+        for row in live:  # one at a time: all of a long run are 30 MiB
+            steps, values = stored.pop(row.key, ((), ()))
             native = native_keys(framework).find(row.key) if steps else None
             scale = 1.0 if native is None else native.scale
             before = tuple(value * scale for value in values)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sqlite3
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -170,18 +171,18 @@ def steps_of(path: str, before_seconds: float = math.inf, num_steps: int = -1) -
     return found[::-1]
 
 
-def scalars_of(path: str, before_step: int) -> dict[str, tuple[list[int], list[float]]]:
+def scalars_of(path: str, before_step: int) -> dict[str, tuple[Sequence[int], Sequence[float]]]:
     """Native key -> (steps, means over ranks), of the steps before ``before_step``."""
     query = "SELECT step, schema_id, block FROM scalar_blocks WHERE step < ? ORDER BY step"
-    found: dict[str, tuple[list[int], list[float]]] = {}
+    found: dict[str, tuple[array[int], array[float]]] = {}
     with _reading(path) as connection:
         schemas = _schemas(connection)
         for step, number, block in connection.execute(query, (before_step,)):
             for key, value in blocks.unpack(block, schemas[number]).get("", {}).items():
-                steps, values = found.setdefault(key, ([], []))
+                steps, values = found.setdefault(key, (array("q"), array("d")))
                 steps.append(step)
                 values.append(value)
-    return found
+    return dict(found)
 
 
 def facts_of(path: str) -> list[Fact]:

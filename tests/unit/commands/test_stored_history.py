@@ -32,6 +32,9 @@ class LiveAgent:
     def closed_steps(self, run, after):
         return tuple(row for row in self.rows if row.step > after)
 
+    def first_scalar_step(self, _run):
+        return 3
+
     def scalar_history(self, run, keys):
         if run != "nightly":
             raise KeyError(run)
@@ -127,6 +130,15 @@ def test_scalars_have_the_steps_of_the_earlier_agent_once(stored):
     reward, new = source.scalar_history("nightly", ())
     assert (reward.steps, reward.values) == ((1, 2, 3, 4), (0.25, 0.5, 0.75, 1.0))
     assert new.steps == (4,)
+
+
+def test_scalars_are_read_one_key_at_a_time(stored, monkeypatch):
+    read = []
+    rows = [ScalarHistory(key, None, "", (3,), (0.5,)) for key in "ab"]
+    histories = (read.append(row.key) or row for row in rows)
+    monkeypatch.setattr(LiveAgent, "scalar_history", lambda *_: histories)
+    next(iter(SourceWithHistory(LiveAgent(), lambda _run: stored).scalar_history("nightly", ())))
+    assert read == ["a"]
 
 
 def test_scalars_without_a_file_are_those_of_the_agent(stored):
