@@ -27,7 +27,7 @@ from bench.served_agent import running
 from dfx_agent.facts import envelope
 from dfx_agent.facts.document import loaded
 from dfx_agent.facts.run import RunFacts
-from dfx_agent.hub.otlp import records
+from dfx_agent.hub.otlp import requests
 
 RUN = "job"
 STOPPED = "1"  # the rank that is stopped in the end
@@ -126,7 +126,7 @@ class _Sink:
         self._facts: list[RunFacts] = []
 
     def take(self, body: bytes, encoding: str) -> dict[str, str]:
-        for record in records.read(body, encoding, _MAX_PLAIN).records:
+        for record in requests.read_records(body, encoding, _MAX_PLAIN).items:
             facts = loaded(record.document)
             if facts.run == RUN:
                 self.request = gzip.decompress(body) if encoding == "gzip" else body

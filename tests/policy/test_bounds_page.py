@@ -11,7 +11,7 @@ from dfx_agent.commands.serve import span_segments, span_traces
 from dfx_agent.exporters.otel import session
 from dfx_agent.facts import bounds
 from dfx_agent.hub import reporting_nodes
-from dfx_agent.hub.otlp import body_reader, endpoint, intake, records, spans
+from dfx_agent.hub.otlp import body_reader, endpoint, intake, requests
 from dfx_agent.job import folds
 from dfx_agent.judge import words
 from dfx_agent.node.collectives import matching
@@ -28,7 +28,7 @@ ROWS = {
     ),
     "request, unpacked": f"{endpoint.MAX_PLAIN_BYTES // MIB} MiB",
     "fields of a request": f"{body_reader.MAX_FIELDS:,}",
-    "documents in a request": f"{records.MAX_RECORDS:,}",
+    "documents in a request": f"{requests.MAX_RECORDS:,}",
     "document": f"{bounds.MAX_BYTES // MIB} MiB, {bounds.MAX_VALUES:,} values",
     "processes of a run on one node": f"{bounds.MAX_PROCESSES:,}",
     "roles of a run": f"{bounds.MAX_ROLES}",
@@ -44,9 +44,9 @@ ROWS = {
     "nodes of a hub": f"{reporting_nodes.MAX_NODES:,}",
     "agents of a hub": f"{intake.MAX_AGENTS:,}",
     "requests that wait at a hub": f"{endpoint._WAITING:,}",
-    "spans in a request": f"{spans.MAX_SPANS:,}",
-    "attributes of a span or of its process": f"{spans.MAX_ATTRIBUTES}",
-    "span": f"{spans.MAX_SPAN_BYTES >> 10} KiB",
+    "spans in a request": f"{requests.MAX_SPANS:,}",
+    "attributes of a span or of its process": f"{requests.MAX_ATTRIBUTES}",
+    "span": f"{requests.MAX_SPAN_BYTES >> 10} KiB",
     "rank, step": (
         f"{text.LARGEST_COUNT.bit_length()} bits, {span_traces._MAX_STEP.bit_length()} bits"
     ),

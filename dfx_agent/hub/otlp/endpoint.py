@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from dfx_agent.base.text import plain
 from dfx_agent.facts import envelope
-from dfx_agent.hub.otlp import records, spans
+from dfx_agent.hub.otlp import requests
 from dfx_agent.hub.otlp.body_reader import TooLargeError
 from dfx_agent.hub.otlp.intake import Intake
 from dfx_agent.hub.otlp.traces import ReceivedSpan
@@ -59,7 +59,7 @@ class _Endpoint:
         except _Refusal as refusal:
             if refusal.status != 503:
                 await run_sync(self.refused, node, str(refusal))
-            return self._answer(refusal.status, records.refusal(str(refusal)))
+            return self._answer(refusal.status, requests.refusal(str(refusal)))
         except ClientDisconnect:
             return self._answer(400, b"")
         return self._answer(200, body, more)
@@ -100,7 +100,7 @@ class _Endpoint:
         headers = {**self.headers(), **(more or {})}
         if status == 503:
             headers["Retry-After"] = "1"
-        return Response(body, status, headers, media_type=records.CONTENT_TYPE)
+        return Response(body, status, headers, media_type=requests.CONTENT_TYPE)
 
 
 class _Logs(_Endpoint):
@@ -111,10 +111,10 @@ class _Logs(_Endpoint):
         self._intake = intake
 
     def receive(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
-        result = self._intake.take(records.read(body, encoding, MAX_PLAIN_BYTES), node)
+        result = self._intake.take(requests.read_records(body, encoding, MAX_PLAIN_BYTES), node)
         more = {envelope.WANTS_ALL: "1"} if result.wants_all else {}
         more |= {envelope.CALLED: urlencode(result.called)} if result.called else {}
-        return records.answer(result.num_refused, result.message), more
+        return requests.answer_records(result.num_refused, result.message), more
 
     def refused(self, node: str, message: str) -> None:
         self._intake.refuse(node, message)
@@ -136,13 +136,13 @@ class Traces(_Endpoint):
 
     def receive(self, body: bytes, encoding: str, node: str) -> tuple[bytes, dict[str, str]]:
         del node
-        found = spans.read(body, encoding, MAX_PLAIN_BYTES)
-        num_left_out, message = self._take_spans(found.spans)
-        if found.num_large:
-            large = f"spans of more than {spans.MAX_SPAN_BYTES >> 10} KiB"
-            self._refuse(large, found.num_large)
-            num_left_out, message = num_left_out + found.num_large, message or large
-        return spans.answer(num_left_out, message), {}
+        found = requests.read_spans(body, encoding, MAX_PLAIN_BYTES)
+        num_left_out, message = self._take_spans(found.items)
+        if found.num_left_out:
+            large = f"spans of more than {requests.MAX_SPAN_BYTES >> 10} KiB"
+            self._refuse(large, found.num_left_out)
+            num_left_out, message = num_left_out + found.num_left_out, message or large
+        return requests.answer_spans(num_left_out, message), {}
 
     def refused(self, node: str, message: str) -> None:
         self._refuse(f"a request of {node}: {message}", 1)
@@ -157,8 +157,8 @@ def _node(request: Request) -> str:
 def _check_type(request: Request) -> None:
     """A page in a browser may only send this type after asking first."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != records.CONTENT_TYPE:
-        raise _Refusal(415, f"Content-Type {plain(given)[:80]!r}: send {records.CONTENT_TYPE}")
+    if given != requests.CONTENT_TYPE:
+        raise _Refusal(415, f"Content-Type {plain(given)[:80]!r}: send {requests.CONTENT_TYPE}")
 
 
 async def _body(request: Request) -> bytes:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.facts.envelope import SEND_SECONDS
-from dfx_agent.hub.otlp.records import FactsRecord, Request
+from dfx_agent.hub.otlp.requests import FactsRecord, OtlpRequest
 from dfx_agent.snapshot import NodeRow
 
 MAX_AGENTS = 20_000
@@ -106,21 +106,21 @@ class Intake:
         usual_seconds = SEND_SECONDS if num_agents > _FEW_AGENTS else _FEW_SECONDS
         return min(_MAX_EVERY_SECONDS, max(usual_seconds, num_agents / _AGENTS_PER_SECOND))
 
-    def take(self, request: Request, node: str) -> IntakeResult:
+    def take(self, request: OtlpRequest[FactsRecord], node: str) -> IntakeResult:
         """``node``: the sender, if the records do not name it."""
-        num_refused, message, wants_all = request.num_foreign, "", False
+        num_refused, message, wants_all = request.num_left_out, "", False
         with self._lock:
             now = time.time()
             self._forget_silent()
             if num_refused:
                 message = "a log record that no dfx-agent has written"
                 self._refuse(node, message, num_refused, now)
-            for record in request.records:
+            for record in request.items:
                 refusal, is_missing = self._take(record, now)
                 num_refused += bool(refusal)
                 message = message or refusal
                 wants_all |= is_missing
-            names = {(r.node, r.run): self._receiver.called(r.node, r.run) for r in request.records}
+            names = {(r.node, r.run): self._receiver.called(r.node, r.run) for r in request.items}
         called = {run: name for (_, run), name in names.items() if name != run}
         return IntakeResult(num_refused, message, wants_all, called)
 

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from dfx_agent.hub.otlp import records, spans
 from dfx_agent.hub.otlp.body_reader import MAX_FIELDS, BodyReader, DamagedError, TooLargeError
 from dfx_agent.hub.otlp.endpoint import MAX_PLAIN_BYTES
+from dfx_agent.hub.otlp.requests import OtlpRequest, read_records, read_spans
 
 EMPTY = b"\x0a\x00"  # a message of field 1, without a field
 NUM_EMPTY = 4 << 20
@@ -82,7 +82,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-@pytest.mark.parametrize("read", [records.read, spans.read], ids=["logs", "traces"])
+@pytest.mark.parametrize("read", [read_records, read_spans], ids=["logs", "traces"])
 def test_a_bomb_costs_little(bomb, read):
     packed = gzip.compress(BOMBS[bomb], 1)
     begin = time.thread_time()
@@ -101,7 +101,7 @@ def is_refused(read, packed):
         found = read(packed, "gzip", MAX_PLAIN_BYTES)
     except TooLargeError:
         return True
-    return isinstance(found, spans.Request) and found.spans == () and found.num_large == 1
+    return isinstance(found, OtlpRequest) and found.items == () and found.num_left_out == 1
 
 
 def test_a_plain_body_is_counted_too():

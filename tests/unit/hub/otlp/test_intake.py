@@ -6,7 +6,7 @@ from otlp_bodies import body, known
 from dfx_agent.facts import envelope
 from dfx_agent.hub.otlp import intake as module
 from dfx_agent.hub.otlp.intake import Intake
-from dfx_agent.hub.otlp.records import read
+from dfx_agent.hub.otlp.requests import read_records
 
 
 class Received:
@@ -39,7 +39,7 @@ def intake(received):
 
 
 def told(intake, *records, document=b"{}"):
-    return intake.take(read(body(*records, document=document), "", 1 << 20), "10.0.0.1")
+    return intake.take(read_records(body(*records, document=document), "", 1 << 20), "10.0.0.1")
 
 
 def test_a_document_is_handed_on_with_the_name_of_its_node(intake, received):

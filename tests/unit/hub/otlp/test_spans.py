@@ -4,7 +4,13 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dfx_agent.hub.otlp.body_reader import TooLargeError
-from dfx_agent.hub.otlp.spans import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, Request, read
+from dfx_agent.hub.otlp.requests import (
+    MAX_ATTRIBUTES,
+    MAX_SPAN_BYTES,
+    MAX_SPANS,
+    OtlpRequest,
+    read_spans,
+)
 from dfx_agent.hub.otlp.traces import ReceivedSpan
 
 
@@ -27,27 +33,27 @@ def test_a_span_is_read_with_what_joins_it():
     told = ReceivedSpan(
         "work", b"t" * 16, b"s" * 8, b"", 10, 20, {"global_step": "7" * 96}, {"dfx.rank": 3}
     )
-    assert read(request(), "", 1 << 20) == Request((told,), 0)
+    assert read_spans(request(), "", 1 << 20) == OtlpRequest((told,), 0)
 
 
 def test_a_large_span_is_counted_and_costs_no_other():
     small, large = request(), request(name="x" * MAX_SPAN_BYTES)
-    found = read(small + large + small, "", 1 << 20)
-    assert (len(found.spans), found.num_large) == (2, 1)
+    found = read_spans(small + large + small, "", 1 << 20)
+    assert (len(found.items), found.num_left_out) == (2, 1)
 
 
 def test_more_spans_than_are_read_are_refused():
     with pytest.raises(TooLargeError, match="more than 16,384 spans"):
-        read(request(MAX_SPANS + 1), "", 1 << 30)
+        read_spans(request(MAX_SPANS + 1), "", 1 << 30)
 
 
 def test_a_span_with_more_attributes_than_are_read_is_refused():
     with pytest.raises(TooLargeError, match="more than 256 attributes"):
-        read(request(num_attributes=MAX_ATTRIBUTES), "", 1 << 20)
+        read_spans(request(num_attributes=MAX_ATTRIBUTES), "", 1 << 20)
 
 
 def test_a_large_resource_is_refused():
     sent = ExportTraceServiceRequest()
     sent.resource_spans.add().resource.attributes.add(key="x" * MAX_SPAN_BYTES)
     with pytest.raises(TooLargeError, match="resource of more than 64 KiB"):
-        read(sent.SerializeToString(), "", 1 << 20)
+        read_spans(sent.SerializeToString(), "", 1 << 20)
