@@ -12,9 +12,17 @@ from dfx_agent.hub.node_facts import NodeRun
 from dfx_agent.job.fold import JobFold
 from dfx_agent.job.incidents import sentences
 from dfx_agent.job.job import Job
-from dfx_agent.job.lost_node import Peers, is_lost, lost_verdict, with_lost_nodes
 from dfx_agent.job.rendezvous import launch_verdict, rendezvous_verdict
-from dfx_agent.job.roster import SILENT_SECONDS, Presence, has_progressed, missing_text
+from dfx_agent.job.roster import (
+    SILENT_SECONDS,
+    Peers,
+    Presence,
+    has_progressed,
+    is_lost,
+    lost_verdict,
+    missing_text,
+    with_lost_nodes,
+)
 from dfx_agent.judge.part_of_job import PART_OF_JOB, THIS_NODE_ONLY
 from dfx_agent.judge.words import labels_text, places_text
 from dfx_agent.snapshot import RunRow, Verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dfx_agent.commands.attribute.child import Outcome
 from dfx_agent.commands.attribute.heartbeat import LATE_SECONDS, Stretch
-from dfx_agent.node.loop_phases import cut_to, loop_step
+from dfx_agent.node.event_loop import cut_to, loop_step
 from dfx_agent.node.segments.records import LoopHeld
 from dfx_agent.node.time.account import StepInterval, TimeAccount
 from dfx_agent.node.time.sweep import Row

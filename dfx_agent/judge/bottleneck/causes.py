@@ -12,9 +12,9 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from dfx_agent.base.text import seconds_text
-from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import lost_engines
+from dfx_agent.judge.bottleneck.pipeline_facts import ProcessTime
 from dfx_agent.judge.bottleneck.sentences import percent
 from dfx_agent.judge.bottleneck.step_shares import (
     WEIGHT_SYNC,

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from dfx_agent.facts.pipeline import ProcessTime
+from dfx_agent.judge.bottleneck.pipeline_facts import ProcessTime
 
 LEAST_SAMPLES = 8
 _LEAST_RATIO = 0.3

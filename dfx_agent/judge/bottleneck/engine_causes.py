@@ -8,8 +8,8 @@ from statistics import median
 from typing import NamedTuple
 
 from dfx_agent.base.text import seconds_text
-from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.judge.bottleneck import sentences
+from dfx_agent.judge.bottleneck.pipeline_facts import ProcessTime
 from dfx_agent.judge.bottleneck.step_shares import WEIGHT_SYNC
 from dfx_agent.judge.bottleneck.window import EngineKey, PipelineWindow
 from dfx_agent.snapshot import EngineFacts, PipelineCause

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dfx_agent.base.text import age_text
-from dfx_agent.facts.pipeline import PipelineFacts
 from dfx_agent.judge.bottleneck import sentences, standstill, step_window, words
 from dfx_agent.judge.bottleneck.breakdown import Steps, breakdown
 from dfx_agent.judge.bottleneck.causes import SAMPLES, causes, observe_reported, observe_steps
 from dfx_agent.judge.bottleneck.code_samples import CodeSamples
 from dfx_agent.judge.bottleneck.engine_causes import SlowEngines, StillEngines
+from dfx_agent.judge.bottleneck.pipeline_facts import PipelineFacts
 from dfx_agent.judge.bottleneck.sides import has_two_sides
 from dfx_agent.judge.bottleneck.step_parts import StepTime, step_time
 from dfx_agent.judge.bottleneck.step_shares import step_shares, training_role

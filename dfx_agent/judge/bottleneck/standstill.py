@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dfx_agent.base.text import seconds_text
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck import sentences
+from dfx_agent.judge.bottleneck.pipeline_facts import PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.step_shares import ASIDE, WEIGHT_SYNC
 from dfx_agent.snapshot import Bottleneck, PipelineCause, Verdict
 from dfx_agent.snapshot.event_loop import NO_CODE

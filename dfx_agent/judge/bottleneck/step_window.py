@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dfx_agent.facts.pipeline import ProcessTime
+from dfx_agent.judge.bottleneck.pipeline_facts import ProcessTime
 from dfx_agent.judge.bottleneck.step_shares import aside_seconds
 from dfx_agent.snapshot import StepRow, TimeSplit
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple
 
-from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
+from dfx_agent.judge.bottleneck.pipeline_facts import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.step_shares import StepShares
 from dfx_agent.snapshot import EngineFacts, StepRow
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dfx_agent.base.text import seconds_text
-from dfx_agent.facts.pipeline import ProcessTime
 from dfx_agent.facts.seat import ROLLOUT_SIDE
 from dfx_agent.facts.steps import SAMPLE_WAITS
 from dfx_agent.judge.bottleneck import sentences
 from dfx_agent.judge.bottleneck.engine_causes import busy_ratios
+from dfx_agent.judge.bottleneck.pipeline_facts import ProcessTime
 from dfx_agent.judge.bottleneck.sentences import percent
 from dfx_agent.judge.bottleneck.step_shares import aside_seconds
 from dfx_agent.judge.bottleneck.window import Change, PipelineWindow

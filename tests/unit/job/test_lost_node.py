@@ -8,8 +8,7 @@ import pytest
 from nodes_scene import Hub, Node
 
 from dfx_agent.facts.rank import ExitStatus
-from dfx_agent.job.lost_node import Peers, is_lost
-from dfx_agent.job.roster import Presence
+from dfx_agent.job.roster import Peers, Presence, is_lost
 from dfx_agent.snapshot import Verdict
 
 GONE = Presence("node-b", 19.0, ("2", "3"), reach="no answer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.node.loop_phases import _KEEP_SPANS, RecentSpans, loop_step
+from dfx_agent.node.event_loop import _KEEP_SPANS, RecentSpans, loop_step
 from dfx_agent.node.segments.records import LoopHeld
 from dfx_agent.node.time.account import SpanEvent, TimeAccount
 from dfx_agent.wire.records import STAGE, WAIT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
+from dfx_agent.judge.bottleneck.pipeline_facts import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.snapshot import (
     Bottleneck,
     EngineFacts,

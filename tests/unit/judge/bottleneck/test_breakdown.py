@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.pipeline import PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.breakdown import whole_percents
 from dfx_agent.judge.bottleneck.code_samples import place_of
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
+from dfx_agent.judge.bottleneck.pipeline_facts import PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.step_parts import step_time
 from dfx_agent.judge.bottleneck.step_shares import step_shares
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit, Verdict

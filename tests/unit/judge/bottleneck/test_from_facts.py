@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfx_agent.facts.pipeline import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.judge.bottleneck.judge import BottleneckJudge
+from dfx_agent.judge.bottleneck.pipeline_facts import LabeledMetric, PipelineFacts, ProcessTime
 from dfx_agent.snapshot import OpenSpan, StepCell, StepRow, TimeSplit, Verdict
 from tests.unit.judge.bottleneck.pipeline import GENERATION, TOOL, TURNS, Pipeline
 
