@@ -271,7 +271,9 @@ class LocalRun:
     def totals_of(self, process: ProcessId) -> RankTotals | None:
         """Totals of one of its processes; None after it was dropped."""
         found = self.processes.get((process.role, process.label))
-        return None if found is None else rank_totals(found, self.collectives.group_rows(found))
+        if found is None:
+            return None
+        return rank_totals(found, self.collectives.group_rows(found), self.facts.now_ns)
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now of the processes of this node."""

@@ -209,7 +209,7 @@ class LoopAccount:
         begin_ns = max(since_ns, lags[0].end_ns - int(lags[0].seconds * 1e9))
         step_lags = self._last_step.lags if self._last_step else ()
         return EventLoopRow(
-            window_seconds=(now_ns - begin_ns) / 1e9,
+            window_seconds=max(0, now_ns - begin_ns) / 1e9,
             window=lag_stats(lag_seconds),
             step=lag_stats(step_lags) if step_lags else None,
             late_seconds=sum(

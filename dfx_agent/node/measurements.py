@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 
 from dfx_agent.catalogue.native.time_series import scalar_row
@@ -27,8 +26,11 @@ from dfx_agent.wire.records import COLLECTIVES, STAGE
 _APPLIED, _SKIPPED = "optimizer_steps", "skipped_updates"
 
 
-def rank_totals(process: Process, groups: tuple[GroupRow, ...] = ()) -> RankTotals:
-    """Totals and memory at the last poll; a log has no times and no memory of its own."""
+def rank_totals(process: Process, groups: tuple[GroupRow, ...], now_ns: int) -> RankTotals:
+    """Totals and memory at the last poll, which began at ``now_ns``.
+
+    A log has no times and no memory of its own.
+    """
     totals, is_log = process.totals(), process.registered_as.role == LOG_ROLE
     return RankTotals(
         process=process.id,
@@ -48,7 +50,7 @@ def rank_totals(process: Process, groups: tuple[GroupRow, ...] = ()) -> RankTota
         held=held_rows(process.gauges),
         beside_allocator=process.memory.beside_allocator,
         groups=groups,
-        event_loop=_event_loop(process) if process.is_living else None,
+        event_loop=_event_loop(process, now_ns) if process.is_living else None,
     )
 
 
@@ -87,9 +89,9 @@ def stamps(process: Process) -> tuple[StageStamp, ...]:
     )
 
 
-def _event_loop(process: Process) -> EventLoopRow | None:
+def _event_loop(process: Process, now_ns: int) -> EventLoopRow | None:
     last = process.windows[-1].window if process.windows else None
-    return process.loop.row(time.monotonic_ns(), last, process.inflight)
+    return process.loop.row(now_ns, last, process.inflight)
 
 
 def _host_memory(process: Process) -> HostMemory | None:
