@@ -72,8 +72,12 @@ PARTS = (
         r"\bMI250X\b", 191.5, None, 47.9, None, "AMD Instinct MI250X datasheet, half of it"
     ),
     DeviceModel(r"\bMI210\b", 181.0, None, 45.3, None, "AMD Instinct MI210 datasheet"),
+    # torch sees each of the two dies of a 910C (Ascend910_93..) as a device: figures are of a die
+    DeviceModel(r"\bAscend ?910(B1|_9391)\b", 363.7, None, None, None, _CANN),  # 24, 1.85 GHz
     DeviceModel(r"\bAscend ?910B2C?\b", 353.9, None, None, None, _CANN),  # 24 cores, 1.8 GHz
-    DeviceModel(r"\bAscend ?910B4(-1)?\b", 245.8, None, None, None, _CANN),  # 20 cores, 1.5 GHz
+    DeviceModel(r"\bAscend ?910B3\b", 294.9, None, None, None, _CANN),  # 20 cores, 1.8 GHz
+    # 20 cores, 1.5 GHz
+    DeviceModel(r"\bAscend ?910(B4(-1)?|_9362)\b", 245.8, None, None, None, _CANN),
     DeviceModel(
         r"\bAscend910(Pro)?A\b", 256.0, None, None, None, "Huawei, Ascend 910, August 2019"
     ),
