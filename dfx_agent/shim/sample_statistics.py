@@ -53,21 +53,27 @@ def _record_columns(
     try:
         scores = _scores_of(columns)
         if scores and recorder.score_boundary in {"", boundary}:
-            recorder.score_boundary = boundary
             texts = (columns[name].texts for name in _SOURCES if name in columns)
-            record_scores(recorder, boundary, step, scores, next(filter(None, texts), None))
-            lengths = _row_sums(columns, _RESPONSE_LENGTHS)
-            recorder.scalars(_spread("response_length", lengths), step)
+            sources = next(filter(None, texts), None)
+            record_samples(
+                recorder, boundary, step, scores, sources, _row_sums(columns, _RESPONSE_LENGTHS)
+            )
     except Exception:  # noqa: BLE001 (never into the job)
         recorder.count_error()
 
 
-def record_scores(
-    recorder: Recorder, boundary: str, step: int, scores: Sequence[float], sources: Any
+def record_samples(
+    recorder: Recorder,
+    boundary: str,
+    step: int,
+    scores: Sequence[float],
+    sources: Sequence[Any] | None,
+    lengths: Sequence[float],
 ) -> None:
-    """Record one score for each sample of this process, and the spread of them."""
-    has_sources = sources is not None and len(sources) == len(scores)
-    named = zip(scores, sources if has_sources else repeat(""), strict=False)
+    """Record a score and a response length for each sample of this process, and their spread."""
+    recorder.score_boundary = boundary
+    is_known = sources is not None and len(sources) == len(scores)
+    named = zip(scores, sources if is_known and sources else repeat(""), strict=False)
     pairs = [(float(score), _source(recorder, name)) for score, name in named if _is_finite(score)]
     # rounded: 0.2 as a float32 is above the edge 0.2
     counts = Counter((bisect_left(SCORE_EDGES, round(score, 6)), name) for score, name in pairs)
@@ -79,6 +85,13 @@ def record_scores(
             total = math.fsum(score for score in of_source if score * sign > 0.0) * sign
             recorder.count(f"{SCORE_COUNTER}{boundary}/{name}/{source}", total)
     recorder.scalars(_spread("score", [score for score, _ in pairs]), step)
+    recorder.scalars(_spread("response_length", lengths), step)
+
+
+def sources_of(samples: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    """The data source of each sample of a list of dicts; None if the samples do not name it."""
+    name = next((name for name in _SOURCES if samples and name in samples[0]), None)
+    return None if name is None else [sample.get(name) for sample in samples]
 
 
 def _source(recorder: Recorder, name: Any) -> str:

@@ -10,13 +10,14 @@ and the update itself. Generation, rewards and log-probs happen in ``training_st
 
 from __future__ import annotations
 
+import math
 import sys
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 import dfx_agent.shim as dfx
-from dfx_agent.shim import recorder
+from dfx_agent.shim import recorder, sample_statistics
 from dfx_agent.shim.adapters import _around
 from dfx_agent.shim.adapters.transformers import begin_step, read_log
 from dfx_agent.shim.patches import PatchSet, Switch
@@ -113,6 +114,7 @@ def patch_sampling(patches: PatchSet, trainer: Any) -> None:
         rest = "rollout"
     patches.replace(trainer, "_generate_and_score_completions", in_training(rest))
     patches.replace(trainer, "_generate_and_score_completions", _around.after(_read_batch))
+    patches.replace(trainer, "_calculate_rewards", _around.after(_read_rewards))
     patches.replace(trainer, "_calculate_rewards", in_training("reward"))
     patches.replace(trainer, "_move_model_to_vllm", _around.span("weight_sync"))
     for method in _LOG_PROBS:
@@ -166,6 +168,40 @@ def _read_batch(_writer: Recorder, batch: Any, trainer: Any, *_: Any, **__: Any)
     """Inspect the complete batch; later its rows are shuffled and split, and have no ids."""
     if trainer.model.training:
         dfx.ledger("rollout", batch)
+
+
+def _read_rewards(
+    writer: Recorder,
+    rewards: Any,
+    trainer: Any,
+    samples: Any,
+    prompts: Any,
+    _completions: Any,
+    completion_ids: Any,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """Record the score of each sample of this process: its rewards (all, F) times their weights.
+
+    The reward of a function that does not judge the sample is NaN; a sample that no function judges
+    has no score. Arguments are those of TRL 0.20 and newer.
+    """
+    if not trainer.model.training:
+        return
+    step, sources = writer.step_now(), sample_statistics.sources_of(samples)
+    lengths = [len(ids) for ids in completion_ids]
+    first = trainer.accelerator.process_index * len(prompts)
+    own = rewards[first : first + len(prompts)] * trainer.reward_weights.to(rewards.device)
+
+    def write(host: Any) -> None:
+        rows = [[term for term in row if not math.isnan(term)] for row in host.tolist()]
+        scores = [math.fsum(row) if row else math.nan for row in rows]
+        sample_statistics.record_samples(writer, "reward", step, scores, sources, lengths)
+
+    if own.is_cpu:
+        writer.at_step_end(lambda: write(own))
+    else:
+        writer.fetch(own, write)
 
 
 def _count_tokens(writer: Recorder, result: Any, trainer: Any, *_: Any, **__: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from shapes import Shapes
 
 TRAINER = """
@@ -61,16 +62,22 @@ UNSLOTH = Shapes(
                     return [[1]], [[2, 3]]
         """,
         "unsloth/__init__.py": """
+            import math
+            from types import SimpleNamespace
+            import torch
             import trl.trainer.grpo_trainer as module
             class _UnslothGRPOTrainer(module.Trainer):
+                accelerator = SimpleNamespace(process_index=1)
+                reward_weights = torch.tensor([1.0, 0.5])
                 def _generate_and_score_completions(self, inputs):
                     self._generate(inputs)
-                    self._calculate_rewards(inputs, [], [], [])
+                    self._calculate_rewards(inputs, ["a", "b"], ["c", "d"], [[1, 2], [3, 4, 5, 6]])
                     return {}
                 def _generate(self, prompts):
                     return [[1]], [[2, 3]]
                 def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-                    return None
+                    nan = math.nan  # of all processes: the second has [0.2, 0.4] and no reward
+                    return torch.tensor([[9.0, 9.0], [9.0, 9.0], [0.2, 0.4], [nan, nan]])
             class UnslothGRPOTrainer(_UnslothGRPOTrainer):
                 pass
             module.GRPOTrainer = UnslothGRPOTrainer
@@ -111,9 +118,17 @@ def test_unsloth_s_generated_trainer_is_seen(tmp_path, dfx_dir):
 import unsloth
 from trl.trainer.grpo_trainer import GRPOTrainer
 assert GRPOTrainer.__name__ == "UnslothGRPOTrainer"
-assert GRPOTrainer()._generate_and_score_completions([1]) == {}
+samples = [{"prompt": "a", "data_source": "math"}, {"prompt": "b", "data_source": "code"}]
+assert GRPOTrainer()._generate_and_score_completions(samples) == {}
 """
     seen = UNSLOTH.on_copy(job, tmp_path)
+    counts = {r.name: r.value for r in seen.records if r.kind == "count"}
+    # 1.0 x 0.2 + 0.5 x 0.4; the sample that no function judges has no score
+    assert counts["scores/reward/0.4/math"] == 1
+    assert counts["scores/reward/sum/math"] == pytest.approx(0.4)
+    assert not [name for name in counts if name.endswith("code")]
+    lengths = [r.value for r in seen.records if r.name == "pipeline/response_length/p50"]
+    assert lengths == [3.0]
     assert seen.names("stage") == ["rollout", "reward", "advantage"]
     tokens = [(r.name, r.value) for r in seen.records if r.kind == "tokens"]
     assert tokens == [("prompt", 1.0), ("response", 2.0)]
