@@ -7,6 +7,7 @@ from dfx_agent.catalogue.spec import PER_NODE, PER_RANK, Metric, native
 from dfx_agent.snapshot import LedgerRow, RankRow, RunRow, StepRow
 
 _STEP_SAMPLES = "dfx_step_samples"
+_NUM_LATEST = 8
 # stages whose own time is that of the work; an update has most of its time in the stages inside it
 _SINGLE_STAGES = frozenset({"rollout", "reward", "old_logprob", "ref_logprob", "values"})
 
@@ -16,7 +17,7 @@ def samples_per_second(run: RunRow) -> float | None:
 
     Without reported samples the shape ledger is used, else the models. Reported samples and those
     of the ledger count the full step, so ranks are not summed. The slowest role sets the time. If
-    the step is not shown (not over yet, or long ago), the mean time of the shown steps is used.
+    the step is not shown (not over yet, or long ago), the mean time of the latest 8 is used.
     """
     step, num_samples = _reported_samples(run)
     if num_samples is None and run.ledger is not None:
@@ -27,7 +28,7 @@ def samples_per_second(run: RunRow) -> float | None:
     by_role: dict[str, list[float]] = {}
     for row in rows:
         by_role.setdefault(row.role, []).append(row.end_seconds - row.begin_seconds)
-    seconds = max(map(fmean, by_role.values()), default=0.0)
+    seconds = max((fmean(of_role[-_NUM_LATEST:]) for of_role in by_role.values()), default=0.0)
     return num_samples / seconds if seconds > 0.0 else None
 
 

@@ -56,9 +56,11 @@ def test_what_is_not_told_has_no_rate(scalars, steps):
     assert rate(scalars, steps) is None
 
 
-def test_of_a_step_that_is_not_shown_the_time_is_the_mean_of_those_that_are():
+def test_of_a_step_that_is_not_shown_the_time_is_the_mean_of_the_latest_8():
     """Where steps last less than a reading, the newest told one is never among the closed."""
     assert rate([told(8)], [step(6, 2.0), step(7, 6.0)]) == 16.0
+    slow_at_first = [step(n, 9.0) for n in range(40)] + [step(40 + n, 2.0) for n in range(8)]
+    assert rate([told(48)], slow_at_first) == 32.0
     assert rate([told(99)], [step(7, 0.2), step(7, 0.4, "rollout")]) == pytest.approx(160)
 
 
