@@ -37,4 +37,8 @@ CASES = {
         fires=((at(signals.ABORTED_RISE, 0.052),),),
         silent=((at(signals.ABORTED_RISE, 0.048),), aborted(0.5)),
     ),
+    ("DfxRolloutTimeoutsRise", "info"): Cases(
+        fires=((at(signals.TIMEOUT_RISE, 0.021),),),
+        silent=((at(signals.TIMEOUT_RISE, 0.019),), (at(signals.ABORTED_RISE, 0.5),)),
+    ),
 }

@@ -1,7 +1,6 @@
 """The inference side of a step: tokens, requests, latency, failures."""
 
-import re
-
+from dfx_agent.catalogue.native.signal_sources import FAILURES, is_timeout
 from dfx_agent.catalogue.spec import PER_NODE, Metric, native
 from dfx_agent.snapshot import RunRow, ScalarRow
 
@@ -9,15 +8,13 @@ _PRIME_RL = (
     "prime-rl sends it on its main branch (559b447), in no release. Measured from the engine "
     "itself:"
 )
-_FAILURES = "dfx_step_rollout_failures"
 # what the rollout returned, before the trainer drops samples; else what is trained
 _SAMPLES = ("dfx_rollouter_samples", "dfx_step_samples")
-_TIMEOUT = re.compile(r"time_?d?[ _]?out", re.IGNORECASE)
 
 
 def _timeout_ratio(run: RunRow) -> float | None:
     """None if no failures were reported, or the number of samples is unknown."""
-    failures = [row for row in run.scalars if row.metric == _FAILURES and _has_only(row, "why")]
+    failures = [row for row in run.scalars if row.metric == FAILURES and _has_only(row, "why")]
     reported = (row for name in _SAMPLES for row in run.scalars if row.metric == name)
     samples = next((row for row in reported if row.moments.count and _has_only(row, "")), None)
     if samples is None or not failures:
@@ -25,7 +22,7 @@ def _timeout_ratio(run: RunRow) -> float | None:
     of_step = [row for row in failures if row.step == samples.step and row.moments.count]
     num_failed = sum(row.moments.mean for row in of_step)
     num_requests = samples.moments.mean + num_failed
-    timed_out = (row for row in of_step if _TIMEOUT.search(row.labels.get("why", "")))
+    timed_out = (row for row in of_step if is_timeout(row.labels.get("why", "")))
     return sum(row.moments.mean for row in timed_out) / num_requests if num_requests > 0 else None
 
 

@@ -89,6 +89,11 @@ ABORTED_RISE = Metric(
     "dfx_aborted_rise_ratio", "gauge", "ratio", PER_NODE,
     "dfx_aborted_recent_median minus the median of the first 8 steps that reported one.", "derived",
 )  # fmt: skip
+TIMEOUT_RISE = Metric(
+    "dfx_rollout_timeout_rise_ratio", "gauge", "ratio", PER_NODE,
+    "dfx_rollout_timeout_ratio, median of the latest 8 steps minus the median of the first 8. "
+    "Absent while there is no difference.", "derived",
+)  # fmt: skip
 SIGNAL_LATCHED = Metric(
     "dfx_signal_latched", "gauge", "", PER_NODE,
     "1 while a critical compound is active and the baselines are frozen.", "derived",

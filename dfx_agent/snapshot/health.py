@@ -138,9 +138,11 @@ class SignalState:
     """Consecutive steps in which all scores were equal; None if scores are not reported."""
     had_score_signal: bool
     aborted_recent_median: float | None = None
+    """Share of aborted samples, median of the latest 8 steps."""
     aborted_rise: float | None = None
     """``aborted_recent_median`` less the median of the first 8 steps."""
-    """Share of aborted samples, median of the latest 8 steps."""
+    timeout_rise: float | None = None
+    """The same difference of the share of requests that timed out."""
     collapses: tuple[CollapseRow, ...] = ()
     onset: OnsetRange | None = None
     """Onset of the divergence that the alert fires for; None without one."""

@@ -80,6 +80,7 @@ class LatestSamples:
             state.had_score_signal,
             state.aborted_recent_median,
             state.aborted_rise,
+            state.timeout_rise,
             state.is_latched,
         )
         if latest_state != self._latest_state:
@@ -139,6 +140,8 @@ def _run_samples(state: SignalState) -> Iterator[Sample]:
         yield signals.ABORTED_RECENT_MEDIAN, {}, state.aborted_recent_median
     if state.aborted_rise is not None:
         yield signals.ABORTED_RISE, {}, state.aborted_rise
+    if state.timeout_rise:  # a run need not report timeouts, so 0 may be unknown
+        yield signals.TIMEOUT_RISE, {}, state.timeout_rise
     yield signals.SIGNAL_LATCHED, {}, float(state.is_latched)
 
 

@@ -6,6 +6,7 @@ is not mapped again by its meaning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from dfx_agent.catalogue.native.meaning import Meaning, meaning_of
 # score of a step
 ABORTED = "aborted"
 SCORE_MAX, SCORE_MIN = "score_max", "score_min"
+# requests that timed out / samples and failed requests of a step, 0 to 1
+TIMED_OUT = "timed_out"
+FAILURES = "dfx_step_rollout_failures"
 
 # metric of the catalogue and its labels, without empty labels and labels of the rank
 Source = tuple[str, tuple[tuple[str, str], ...]]
@@ -31,11 +35,13 @@ TRUNCATED = _source("dfx_response_clip_ratio")
 ENDED = _source("dfx_response_ended_ratio")
 NUM_TRUNCATED = _source("dfx_response_clip_samples", which="total")
 NUM_SAMPLES = _source("dfx_step_samples")
+TIMEOUT_SHARE = _source("dfx_rollout_timeout_ratio")
 # metrics that the guest's hooks report per model; the policy is preferred to a model without name
 MODEL_METRICS = {"loss": "dfx_loss", "grad_norm": "dfx_grad_norm"}
 _POLICY_MODELS = ("actor", "policy")
 # these models say nothing about the policy, even if no other model reports
 _OTHER_MODELS = frozenset({"critic", "ref"})
+_TIMEOUT = re.compile(r"time_?d?[ _]?out", re.IGNORECASE)
 
 # sources of each signal, best first
 SOURCES: dict[str, tuple[Source, ...]] = {
@@ -76,6 +82,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         *(_source("dfx_loss", model=model) for model in _POLICY_MODELS),
         _source("dfx_loss"),
     ),
+    TIMED_OUT: (TIMEOUT_SHARE,),
     SCORE_MAX: (_source("dfx_score", stat="max"),),
     SCORE_MIN: (_source("dfx_score", stat="min"),),
 }
@@ -102,7 +109,8 @@ def source_of(metric: str, labels: Mapping[str, str]) -> Source | None:
     """
     used = {name: text for name, text in labels.items() if text and name != "agent"}
     source = _source(metric, **used)
-    return source if source in _ALL_SOURCES or signal_of_model(source) else None
+    is_failure = metric == FAILURES and used.keys() == {"why"}
+    return source if is_failure or source in _ALL_SOURCES or signal_of_model(source) else None
 
 
 def signal_of_model(source: Source) -> str | None:
@@ -111,6 +119,11 @@ def signal_of_model(source: Source) -> str | None:
     if tuple(name for name, _ in labels) != ("model",) or labels[0][1] in _OTHER_MODELS:
         return None
     return next((signal for signal, name in MODEL_METRICS.items() if name == metric), None)
+
+
+def is_timeout(why: str) -> bool:
+    """Whether this reason of a failed request is a timeout: "timeout", "ReadTimeout", ..."""
+    return _TIMEOUT.search(why) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,7 @@
 """Detects whether the training of one run diverges.
 
 The detector processes one completed step at a time. It reads no clock and does no input or output.
-Its parameters come from an evaluation on 164 real runs; docs/concepts/training-health.md explains
-them.
+Its parameters come from an evaluation on 164 real runs: docs/concepts/training-health.md.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
-from dfx_agent.judge.divergence.aborted_share import AbortedShare
+from dfx_agent.judge.divergence.aborted_share import AbortedShare, TimeoutShare
 from dfx_agent.judge.divergence.around_onset import SavedAroundOnset
 from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.broken_values import NonFinite
@@ -109,6 +108,7 @@ class SavedBank(SavedState):
     """(row, step) at which the alert began."""
     explanations: dict[str, Annotated[SavedAroundOnset, FORMAT_2]] = field(default_factory=dict)
     aborted: tuple[float, ...] = ()
+    timed_out: tuple[float, ...] = ()
     latch_seconds: float | None = None
     collapses: SavedCollapses = field(default_factory=SavedCollapses)
     onset: OnsetRange | None = None
@@ -141,11 +141,10 @@ class SignalBank:
         self._collapsed = RunCollapses()
         for signal in self._signals:
             signal.collapses = self._collapsed
-        self._num_held = 0
-        self._is_holding = True  # baselines may be frozen
+        self._num_held, self._is_holding = 0, True  # baselines may be frozen
         self._nonfinite = NonFinite()
         self._spread = ScoreSpread()
-        self._aborted = AbortedShare()
+        self._aborted, self._timed_out = AbortedShare(), TimeoutShare()
         self._latch: tuple[int, int] | None = None
         self._onset: OnsetRange | None = None
         self._cached_state: SignalState | None = None
@@ -158,7 +157,7 @@ class SignalBank:
     ) -> SignalState:
         """Process one completed step. Returns the state after it.
 
-        ``values``: value by signal (names of ``SIGNALS``, ABORTED, SCORE_MAX, SCORE_MIN).
+        ``values``: value by signal (``SIGNALS``, ABORTED, TIMED_OUT, SCORE_MAX, SCORE_MIN).
         ``seconds``: Unix time of the step, None if unknown.
         The same step again changes nothing. A smaller step is a restart of the job: this step and
         later ones are dropped, and the first step after a restart is not scored.
@@ -174,11 +173,11 @@ class SignalBank:
         if is_restart:
             self._rewind(step)
         self._row += 1
-        self._rows = None
-        self._step, self._seconds = step, seconds
+        self._rows, self._step, self._seconds = None, step, seconds
         self._nonfinite.observe(self._row, values)
         self._spread.observe(values)
         self._aborted.observe(values)
+        self._timed_out.observe(values)
         if isinstance(values, StepSignals) and values.changed:
             self._restart_learning(values.changed)
         self._score(step, {} if is_restart else values)
@@ -195,8 +194,7 @@ class SignalBank:
     def state(self) -> SignalState:
         """The state after the latest step. Raises ValueError before the first step."""
         if self._cached_state is None:
-            rows = tuple(signal.as_row() for signal in self._signals if signal.is_known)
-            self._cached_state = self._state(rows)
+            self._cached_state = self._state(tuple(s.as_row() for s in self._signals if s.is_known))
         return self._cached_state
 
     def state_of_run(self) -> SignalState:
@@ -236,6 +234,7 @@ class SignalBank:
             latch=self._latch,
             explanations=self._explanations.save(),
             aborted=self._aborted.save(),
+            timed_out=self._timed_out.save(),
             latch_seconds=self._latch_seconds,
             collapses=self._collapsed.save(),
             onset=self._onset,
@@ -260,10 +259,10 @@ class SignalBank:
         self._nonfinite.resume(saved.nonfinite)
         self._spread.resume(saved.spread)
         self._aborted.resume(saved.aborted)
+        self._timed_out.resume(saved.timed_out)
         self._latch, self._latch_seconds = saved.latch, saved.latch_seconds
-        self._onset, self._rows = saved.onset, None
+        self._onset, self._rows, self._cached_state = saved.onset, None, None
         self._hold_streaks(is_held=self._is_young())
-        self._cached_state = None
 
     def _score(self, step: int, values: Mapping[str, float]) -> None:
         self._explanations.values = values
@@ -495,6 +494,7 @@ class SignalBank:
             had_score_signal=self._spread.had_signal,
             aborted_recent_median=self._aborted.recent_median,
             aborted_rise=self._aborted.rise,
+            timeout_rise=self._timed_out.rise,
             collapses=collapses,
             onset=self._onset,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,15 +12,18 @@ from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.catalogue.native.meaning import keys_by_signal
 from dfx_agent.catalogue.native.signal_sources import (
     ENDED,
+    FAILURES,
     MODEL_METRICS,
     NUM_SAMPLES,
     NUM_TRUNCATED,
     SOURCES,
+    TIMEOUT_SHARE,
     TRUNCATED,
     Input,
     Source,
     clear_meaning,
     input_of,
+    is_timeout,
     signal_of,
     signal_of_model,
 )
@@ -128,7 +132,7 @@ class SignalInputs:
 
     def signals(self, values: Mapping[Source, float]) -> StepSignals:
         """Values by signal, for the signals that this step reports."""
-        values = _with_truncation(values)
+        values = _with_timeouts(_with_truncation(values))
         changed: frozenset[str] = frozenset()
         if not self._settled_sources or values.keys() != self._settled_sources.keys():
             changed = self._choose(values)
@@ -203,3 +207,12 @@ def _with_truncation(values: Mapping[Source, float]) -> Mapping[Source, float]:
     if NUM_TRUNCATED in values and values.get(NUM_SAMPLES, 0.0) > 0.0:
         return {**values, TRUNCATED: values[NUM_TRUNCATED] / values[NUM_SAMPLES]}
     return values
+
+
+def _with_timeouts(values: Mapping[Source, float]) -> Mapping[Source, float]:
+    """Add the share of requests that timed out, if the step reports failures."""
+    num_failed = {labels: n for (metric, labels), n in values.items() if metric == FAILURES}
+    num_timeouts = sum(n for labels, n in num_failed.items() if is_timeout(dict(labels)["why"]))
+    num_requests = values.get(NUM_SAMPLES, math.nan) + sum(num_failed.values())
+    share = {TIMEOUT_SHARE: num_timeouts / num_requests} if num_failed and num_requests > 0 else {}
+    return {**values, **share}

@@ -131,6 +131,7 @@ def test_samples_have_exactly_the_labels_of_the_catalogue_without_run_and_node()
         50, *FAMILIES, num_identical_score_steps=1, num_nonfinite_steps={"grad": 1},
         aborted_recent_median=0.0,
         aborted_rise=0.0,
+        timeout_rise=0.01,
         signals=(a_signal("entropy", recent_median=1.0, drift_ratio=1.0, drift_difference=1.0),),
     )  # fmt: skip
     samples = samples_of(state)
@@ -201,6 +202,8 @@ def truncation(median: float, difference: float) -> tuple[SignalRow, ...]:
         ({"signals": truncation(0.29, 0.19)}, None),
         ({"aborted_rise": 0.06}, ("DfxRolloutAbortsRise", "info")),
         ({"aborted_rise": 0.04}, None),
+        ({"timeout_rise": 0.021}, ("DfxRolloutTimeoutsRise", "info")),
+        ({"timeout_rise": 0.019}, None),
         ({"signals": truncation(0.90, 0.19)}, None),
         ({"num_identical_score_steps": 8}, ("DfxNoLearningSignal", "warning")),
         ({"num_identical_score_steps": 8, "had_score_signal": True},

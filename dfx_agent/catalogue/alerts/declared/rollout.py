@@ -22,6 +22,9 @@ _ABORTED = Threshold(
 _ABORTED_RISE = Threshold(
     "aborted_rise", 0.05, "ratio", "the aborted share is so much more than at the start"
 )
+_TIMEOUT_RISE = Threshold(
+    "timeout_rise", 0.02, "ratio", "so much more of the requests time out than at the start"
+)
 _TRUNCATION_MEDIAN = series(signals.SIGNAL_RECENT_MEDIAN, signal="truncation")
 _RUNBOOK = Runbook(
     meaning="The share of responses cut at the longest allowed length rose since the start.",
@@ -108,5 +111,22 @@ ABORTS_RISE = Alert(
     ),
     listing=Listing(series(signals.ABORTED_RISE), "{value:.2g} more of the samples of a step"),
 )
+TIMEOUTS_RISE = Alert(
+    "DfxRolloutTimeoutsRise",
+    "info",
+    "rollout",
+    Compare(series(signals.TIMEOUT_RISE), ">", _TIMEOUT_RISE),
+    "More requests of the rollout time out than at the start",
+    Runbook(
+        meaning="In the median of the latest 8 steps a larger share of the requests timed out than "
+        "in the median of the first 8.",
+        impact="The step trains on fewer samples, mostly on the short ones, and waits for each "
+        "time-out.",
+        diagnosis="Which reason of dfx_step_rollout_failures rises? Compare response lengths, the "
+        "queue of the rollout engine and the latency of tools with the start of the run.",
+        mitigation="Lower the engine's load, raise the time-out or repair the tool that is slow.",
+    ),
+    listing=Listing(series(signals.TIMEOUT_RISE), "{value:.2g} more of the requests of a step"),
+)
 
-ALERTS = (BROKEN, DEGRADED, ABORTED, TRUNCATION_RISES, ABORTS_RISE)
+ALERTS = (BROKEN, DEGRADED, ABORTED, TRUNCATION_RISES, ABORTS_RISE, TIMEOUTS_RISE)

@@ -6,8 +6,8 @@ import pytest
 
 from dfx_agent.alerting.evaluator import Evaluator
 from dfx_agent.catalogue.native import load
-from dfx_agent.catalogue.native.signal_sources import ABORTED, input_of
-from dfx_agent.judge.divergence.aborted_share import NUM_STEPS, AbortedShare
+from dfx_agent.catalogue.native.signal_sources import ABORTED, input_of, source_of
+from dfx_agent.judge.divergence.aborted_share import NUM_STEPS, AbortedShare, TimeoutShare
 from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.judge.divergence.inputs import (
     MISSING_STEPS,
@@ -194,3 +194,20 @@ def test_the_share_needs_its_steps_and_survives_a_restart():
     again = AbortedShare()
     again.resume(share.save())
     assert share.recent_median == again.recent_median == 0.5
+
+
+def test_the_share_of_requests_that_time_out_counts_steps_without_failures():
+    sources = SignalInputs()
+    share, samples = TimeoutShare(), ("dfx_step_samples", ())
+    for step in range(24):
+        values = {samples: 252.0}
+        if step >= 8:
+            values |= {("dfx_step_rollout_failures", (("why", "ReadTimeout"),)): 9.0}
+            values |= {("dfx_step_rollout_failures", (("why", "ConnectError"),)): 9.0}
+        share.observe(sources.signals(values))
+        assert (share.rise or 0) == (pytest.approx(9 / 270) if step >= 12 else 0)
+
+
+def test_a_failure_is_a_source_only_of_the_whole_run():
+    assert source_of("dfx_step_rollout_failures", {"why": "timeout", "agent": "a"}) is not None
+    assert source_of("dfx_step_rollout_failures", {"why": "timeout", "env": "math"}) is None
