@@ -137,6 +137,10 @@ QUANTITIES = (
         _DATA, "distribution of scores", ("dfx_sample_score",),
         "observe() observe_parts() ledger()", reason="f",
     ),
+    _text(
+        _DATA, "tokens per micro-batch of log-probs", "dfx_micro_batch_tokens",
+        "dfx_dynamic_batch_tokens", by="pipeline/micro_batch_tokens/",
+    ),
     _text(_DATA, "prompt length", "dfx_prompt_length_tokens"),
     _text(_DATA, "response length", "dfx_response_length_tokens"),
     _text(_DATA, "cut responses", "dfx_response_clip_ratio"),

@@ -22,7 +22,7 @@ _ADAPTERS = "dfx_agent.shim.adapters"
 _STEMS = {"unilab": ("uni_rl", "unilab"), "ms_swift": ("swift__rlhf_trainers",)}
 _NO_MAP = ("lightning",)
 # ms-swift overrides the functions of TRL in which TRL's adapter records these
-_OVERRIDDEN = {"ms_swift": frozenset({"tokens()", "ledger()"})}
+_OVERRIDDEN = {"ms_swift": frozenset({"tokens()", "ledger()", "pipeline/micro_batch_tokens/"})}
 _LEAST_COLUMNS = 3  # a shorter tuple has a role and its stage
 _TRAINERS = frozenset({"transformers", "lightning"})
 _NO_TEXT = frozenset({"unilab"})

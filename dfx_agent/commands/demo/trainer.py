@@ -149,6 +149,9 @@ class Trainer:
             "advantages": advantages,
         }
         dfx.ledger("actor_update", batch | estimates)
+        num_tokens = float(prompts.numel() + responses.tokens.numel())
+        for stage in ("old_logprob", "ref_logprob"):  # one pass for all samples of the rank
+            self._metrics.largest(f"pipeline/micro_batch_tokens/{stage}", num_tokens)
         mask = responses.mask
         difference = (old_logprobs.exp() - responses.logprobs.exp()).abs()[mask]
         self._metrics.spread("critic/advantages", advantages[:, None].expand_as(mask)[mask])

@@ -118,6 +118,7 @@ def patch_sampling(patches: PatchSet, trainer: Any) -> None:
     patches.replace(trainer, "_calculate_rewards", in_training("reward"))
     patches.replace(trainer, "_move_model_to_vllm", _around.span("weight_sync"))
     for method in _LOG_PROBS:
+        patches.replace(trainer, method, _around.before(_read_micro_batch))
         patches.replace(trainer, method, _around.span(log_prob_stage))
 
 
@@ -153,6 +154,25 @@ def log_prob_stage(trainer: Any, model: Any, *_: Any, **__: Any) -> str | None:
         return None
     is_reference = model is getattr(trainer, "ref_model", None) or _has_reference_adapter(model)
     return "ref_logprob" if is_reference else "old_logprob"
+
+
+def _read_micro_batch(
+    writer: Recorder,
+    trainer: Any,
+    model: Any,
+    input_ids: Any,
+    _attention_mask: Any,
+    _logits_to_keep: Any,
+    batch_size: int | None = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """Report the tokens, padding included, of each pass that a log-prob call is divided into."""
+    stage = log_prob_stage(trainer, model)
+    if stage is not None:
+        num_rows, length = input_ids.shape
+        num_tokens = float(min(batch_size or num_rows, num_rows) * length)
+        writer.scalars({f"pipeline/micro_batch_tokens/{stage}": num_tokens}, writer.step_now())
 
 
 def _has_reference_adapter(model: Any) -> bool:
