@@ -62,6 +62,7 @@ class Batch:
     rewards: Tensor
     advantages: Tensor
     lags: Tensor  # (B, R): trainer's weight version - version that chose the token
+    environments: list[str]
 
     def copied(self) -> Batch:
         """A copy in new memory, like a transfer to a device."""
@@ -69,9 +70,9 @@ class Batch:
         responses = Responses(r.tokens.clone(), r.mask.clone(), r.logprobs.clone())
         rewards, advantages = self.rewards.clone(), self.advantages.clone()
         ids, prompts, lags = self.sample_ids.clone(), self.prompts.clone(), self.lags.clone()
-        return Batch(ids, prompts, responses, rewards, advantages, lags)
+        return Batch(ids, prompts, responses, rewards, advantages, lags, self.environments)
 
-    def columns(self) -> dict[str, Tensor]:
+    def columns(self) -> dict[str, Any]:
         """The columns for the shape ledger, under verl's names."""
         return {
             "sample_id": self.sample_ids,
@@ -81,6 +82,7 @@ class Batch:
             "response_mask": self.responses.mask,
             "rollout_log_probs": self.responses.logprobs,
             "rewards": self.rewards,
+            "data_source": self.environments,
         }
 
 
@@ -96,7 +98,9 @@ def packed(groups: list[dict[str, Any]], version: int) -> Batch:
     lags = torch.zeros(responses.mask.shape, dtype=torch.long)
     for row, sample in enumerate(samples):
         lags[row, : len(sample.versions)] = version - torch.tensor(sample.versions)
-    return Batch(torch.tensor(ids), prompts, responses, rewards, advantages, lags)
+    environments = [group["environment"] for group in groups for _ in group["samples"]]
+    ids_tensor = torch.tensor(ids)
+    return Batch(ids_tensor, prompts, responses, rewards, advantages, lags, environments)
 
 
 class Orchestrator:
