@@ -1,7 +1,4 @@
-"""Ascend's device library through ctypes: layouts and error codes of dcmi_interface_api.h.
-
-npu-smi is never run: forking it may block a training process, and it takes seconds.
-"""
+"""Ascend's device library through ctypes: layouts and error codes of dcmi_interface_api.h."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ascend NPUs through libdcmi: AI Core, vector, cube, HBM, power, temperature, processes."""
+"""Ascend NPUs through libdcmi: AI Core, vector, cube, HBM, power, temperature, processes.
+
+Where the library is not there or does not fit, through the table of npu-smi, which has less.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from dfx_agent.node.devices import dcmi
+from dfx_agent.node.devices import dcmi, npu_smi
 from dfx_agent.node.devices.protocol import CounterTotals, DeviceError, DeviceQueries
 from dfx_agent.snapshot import DeviceEvent, DeviceProcess, DeviceRow
 
@@ -57,6 +60,7 @@ class Backend:
         # cards, and chips of cards, that have not reported their number yet
         self._unknown: dict[tuple[int, int | None], dcmi.DcmiError] = {}
         self._no_library = ""
+        self._npu_smi: npu_smi.NpuSmi | None = None
         try:
             self._library = dcmi.Library(dcmi.LIBRARIES)
         except OSError as error:
@@ -66,6 +70,8 @@ class Backend:
         """Raises DeviceError if there is a driver that does not work."""
         is_here = any(map(glob.glob, DRIVER_FILES))
         if self._library is None:
+            if is_here and self._may_use_npu_smi():
+                return True
             if is_here:
                 raise DeviceError(
                     f"there are Ascend NPUs, and libdcmi.so cannot be loaded ({self._no_library}); "
@@ -80,16 +86,25 @@ class Backend:
         except (dcmi.DcmiError, AttributeError) as error:
             if not is_here:
                 return False
+            if self._may_use_npu_smi():
+                return True
             raise DeviceError(f"libdcmi does not start: {error}; see dmesg") from None
         return bool(self._chips)
 
     def read(self) -> tuple[DeviceRow, ...]:
         """All NPUs; a lost NPU has a row with the problem only."""
+        if self._npu_smi is not None:
+            return self._npu_smi.read()
         library = self._library
         assert library is not None, "probe has loaded it"
         self._find(library, list(self._unknown))
         rows = [_row(library, chip) for _, chip in sorted(self._chips.items())]
         return (*rows, *(_unknown(*at, error) for at, error in self._unknown.items()))
+
+    def _may_use_npu_smi(self) -> bool:
+        if npu_smi.is_installed():
+            self._npu_smi = npu_smi.NpuSmi()
+        return self._npu_smi is not None
 
     def close(self) -> None:
         """The library holds no resources."""
