@@ -53,7 +53,7 @@ class Outbox(Protocol):
 
 
 class Courier:
-    """A ``Receiver`` with one endpoint, one outbox and one thread."""
+    """Delivers to one receiver in its own thread. No call except ``join`` waits for the network."""
 
     def __init__(
         self, kind: Literal["alertmanager", "webhook"], endpoint: Endpoint, outbox: Outbox
@@ -72,6 +72,7 @@ class Courier:
 
     @property
     def key(self) -> str:
+        """Stable identity of the receiver without secrets."""
         digest = hashlib.sha256(
             self.endpoint.url.encode()
         ).hexdigest()  # the URL may contain a secret
@@ -81,19 +82,23 @@ class Courier:
         self._thread.start()
 
     def resume(self, delivered: Mapping[str, Notification]) -> None:
+        """Set what the previous agent delivered as firing, by fingerprint; before ``start``."""
         with self._changed:
             self._outbox.resume(delivered)
 
     def delivered(self) -> dict[str, Notification]:
+        """Alerts that the receiver has accepted as firing, and whose end it has not accepted."""
         with self._changed:
             return self._outbox.delivered()
 
     def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
+        """Set all firing alerts by fingerprint. Alerts that are missing have ended."""
         with self._changed:
             self._outbox.update(firing, now_seconds)
             self._changed.notify()
 
     def drop(self, named: Collection[tuple[str, str]]) -> None:
+        """Drop alerts with these (name, severity) without an end: the hub delivers them now."""
         with self._changed:
             self._outbox.drop(named)
 

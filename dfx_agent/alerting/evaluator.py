@@ -19,7 +19,6 @@ class Firing:
     """An alert that fires after a step."""
 
     alert: Alert
-    since_row: int
     since_step: int
     is_inhibited: bool
     """Whether another firing alert covers this one."""
@@ -33,9 +32,8 @@ class Evaluator:
     def __init__(self, alerts: Sequence[Alert] = ALERTS) -> None:
         self._alerts = alerts
         self._inhibitions = inhibitions(alerts)
-        # index in ``alerts`` -> (row, step) since which it fires, and the last row its condition
-        # held
-        self._since: dict[int, tuple[int, int]] = {}
+        # index in ``alerts`` -> step since which it fires, and the last row its condition held
+        self._since: dict[int, int] = {}
         self._held_row: dict[int, int] = {}
         # when the condition began to hold, for alerts with a minimum duration
         self._holds_since_seconds: dict[int, float] = {}
@@ -59,7 +57,7 @@ class Evaluator:
             if i in holding:
                 began_seconds = self._holds_since_seconds.setdefault(i, now_seconds)
                 if i in self._since or now_seconds - began_seconds >= alert.for_seconds:
-                    self._since.setdefault(i, (state.row, state.step))
+                    self._since.setdefault(i, state.step)
                     self._held_row[i] = state.row
                 continue
             self._holds_since_seconds.pop(i, None)
@@ -69,7 +67,7 @@ class Evaluator:
         spoken_for = inhibited([self._alerts[i] for i in places], self._inhibitions)
         symptoms = onset_steps(state)
         return [
-            Firing(self._alerts[i], *self._since[i], place in spoken_for, symptoms)
+            Firing(self._alerts[i], self._since[i], place in spoken_for, symptoms)
             for place, i in enumerate(places)
         ]
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+from dfx_agent.alerting.courier import Courier
 from dfx_agent.alerting.evaluator import Evaluator, Firing
 from dfx_agent.alerting.notification import (
     Delivered,
     Held,
     Memory,
     Notification,
-    Receiver,
     fingerprint,
 )
 from dfx_agent.base.log import OncePerPlace
@@ -82,7 +82,7 @@ class LiveAlerts:
         source: Source,
         samples_of: SamplesOf,
         alerts: Sequence[Alert],
-        receivers: Sequence[Receiver] = (),
+        receivers: Sequence[Courier] = (),
         labels: Mapping[str, str] | None = None,
         page_url: Callable[[], str] = str,
         node: str = "",

@@ -8,7 +8,7 @@ duration would be sent as resolved, and then as firing again.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from pydantic import FiniteFloat
 
 from dfx_agent.catalogue.alerts.alert import Alert
-from dfx_agent.snapshot import DeliveryRow
 from dfx_agent.snapshot.document import Document
 
 # in addition to the minimum duration of the condition
@@ -58,39 +57,6 @@ class Notification:
             starts = min(starts, ends_seconds)
             body["endsAt"] = rfc3339(ends_seconds)
         return {**body, "startsAt": rfc3339(starts)}
-
-
-class Receiver(Protocol):
-    """Delivers alerts in its own thread. No call except ``join`` waits for the network."""
-
-    @property
-    def key(self) -> str:
-        """Stable identity of the receiver without secrets."""
-
-    def start(self) -> None: ...
-
-    def resume(self, delivered: Mapping[str, Notification]) -> None:
-        """Set what the previous agent delivered as firing, by fingerprint.
-
-        Call before ``start``.
-        """
-
-    def delivered(self) -> dict[str, Notification]:
-        """Alerts that the receiver has accepted as firing, and whose end it has not accepted."""
-
-    def update(self, firing: Mapping[str, Notification], now_seconds: float) -> None:
-        """Set all firing alerts by fingerprint. Alerts that are missing have ended."""
-
-    def drop(self, named: Collection[tuple[str, str]]) -> None:
-        """Drop alerts with these (name, severity) without an end: the hub delivers them now."""
-
-    def row(self) -> DeliveryRow: ...
-
-    def finish(self) -> None:
-        """Make a last attempt to deliver waiting alerts, then stop."""
-
-    def join(self, seconds: float) -> None:
-        """Wait for the thread, at most so long."""
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:

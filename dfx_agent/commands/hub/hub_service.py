@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dfx_agent.agent.config import Config
+from dfx_agent.alerting.courier import Courier
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts, of_job
-from dfx_agent.alerting.notification import Receiver
 from dfx_agent.base.errors import ConfigError
 from dfx_agent.base.garbage import collect_rarely
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
@@ -246,7 +246,7 @@ def _alerts(
     config: Config,
     folds: JobFolds,
     source: Source,
-    alert_receivers: Sequence[Receiver],
+    alert_receivers: Sequence[Courier],
     page_url: Callable[[], str],
 ) -> LiveAlerts:
     """Those on verdicts, with the labels that the agents of all nodes give them."""

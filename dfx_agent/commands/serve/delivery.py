@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.alertmanager import API_PATH, alertmanagers
-from dfx_agent.alerting.notification import Receiver
+from dfx_agent.alerting.courier import Courier
 from dfx_agent.alerting.transport import Endpoint
 from dfx_agent.alerting.webhook import webhooks
 
 
-def receivers(config: Config) -> list[Receiver]:
+def receivers(config: Config) -> list[Courier]:
     ca = config.alert_ca_file
     managers = [
         Endpoint(url.rstrip("/").removesuffix(API_PATH) + API_PATH,

@@ -247,7 +247,7 @@ def test_an_alert_remembers_since_when_and_keeps_as_long_as_it_says():
     assert evaluator.observe(broken)[0].since_step == 1060
     for row in range(61, 71):
         (found,) = evaluator.observe(a_state(row, num_nonfinite_steps={"loss": 0}))
-        assert (found.since_row, found.alert.name) == (60, "DfxNonFinite")
+        assert (found.since_step, found.alert.name) == (1060, "DfxNonFinite")
     assert evaluator.observe(a_state(71)) == []
 
 
