@@ -147,12 +147,8 @@ class ProcessStacks:
         """Whether Ray's worker loop waits for the next call, so that this process has no work."""
         return self.main is not None and self.main.is_idle_in_ray
 
-    def is_long_work(self) -> bool:
-        """Whether the main thread saves, validates, generates, compiles, or waits for a server."""
-        return self.is_long_function() or bool(client_of(self))
-
     def is_long_function(self) -> bool:
-        """Whether it does one of these by itself, judged by the functions it calls."""
+        """Whether the main thread saves, validates, generates or compiles by itself."""
         return self.is_named_long() or self.is_in_long_code()
 
     def is_named_long(self) -> bool:

@@ -145,7 +145,7 @@ def test_ranks_at_one_place_are_one_group_and_the_largest_comes_first():
     ],
 )
 def test_long_work_is_told_by_function_and_file(stacks, is_long):
-    assert stacks.is_long_work() is is_long
+    assert stacks.is_long_function() is is_long
 
 
 @pytest.mark.parametrize(
