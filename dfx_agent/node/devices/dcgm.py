@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
 
 from dfx_agent.base.lean_httpx import httpx
 
@@ -31,8 +30,8 @@ _ASK_AGAIN_SECONDS = 60.0
 class Exporter:
     """One exporter, at the URL in $DFX_DCGM_URL or at its default port on this machine."""
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._url = environment.get(VARIABLE, "")
+    def __init__(self) -> None:
+        self._url = os.environ.get(VARIABLE, "")
         self._due = 0.0
         self.problem = ""
 

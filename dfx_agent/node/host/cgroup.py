@@ -58,7 +58,7 @@ def memory_groups(pid: int, mount: str = MOUNT) -> tuple[MemoryGroup, ...]:
     return ()
 
 
-def processor_quota(pid: int, mount: str = MOUNT) -> tuple[float | None, float | None]:
+def processor_quota(pid: int) -> tuple[float | None, float | None]:
     """(CPUs that the tightest group allows, seconds for which the group was throttled).
 
     Version 2 only; None if there is no quota.
@@ -67,7 +67,7 @@ def processor_quota(pid: int, mount: str = MOUNT) -> tuple[float | None, float |
     if found is None or not found[1]:
         return None, None
     parts = [part for part in found[0].split("/") if part]
-    groups = ["/".join((mount, *parts[:n])) for n in range(len(parts), -1, -1)]
+    groups = ["/".join((MOUNT, *parts[:n])) for n in range(len(parts), -1, -1)]
     quotas = [(quota, group) for group in groups if (quota := _quota(_read(group, "cpu.max")))]
     if not quotas:
         return None, None

@@ -137,10 +137,10 @@ def parse_schedstat(line: bytes) -> SchedTimes | None:
     return times if times.ran_ns else None
 
 
-def busy_ticks(path: str = "/proc/stat") -> tuple[int, int] | None:
+def busy_ticks() -> tuple[int, int] | None:
     """(busy, total) ticks of all CPUs since the boot."""
     try:
-        with open(path, "rb") as file:
+        with open("/proc/stat", "rb") as file:
             name, *fields = file.readline().split()
         ticks = [int(field) for field in fields[:_NUM_FIELDS]]
     except (OSError, ValueError):
