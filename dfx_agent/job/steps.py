@@ -53,7 +53,7 @@ class _Open:
 class JobSteps:
     """Steps of one role. Call ``add``, then ``close``; ``steps`` are the latest complete steps."""
 
-    def __init__(self, role: str = "") -> None:
+    def __init__(self, role: str) -> None:
         self.steps: deque[Step] = deque(maxlen=_KEEP_STEPS)
         self.checkpoints: deque[int] = deque(maxlen=_KEEP_CHECKPOINTS)
         self._role = role

@@ -119,13 +119,10 @@ class Faults:
         """Blindness of one run, or of the whole folder, which includes the run."""
         return _blindness((*self.rows(run), *self.rows("")))
 
-    def forget(self, run: str, roles: frozenset[str] = frozenset()) -> None:
-        """Drop a run that is gone, or all of it except these roles."""
-        self._judged = {
-            key: at for key, at in self._judged.items() if key[0] != run or key[2] in roles
-        }
-        if not roles:
-            self._open = {key: row for key, row in self._open.items() if key[1] != run}
+    def forget(self, run: str) -> None:
+        """Drop a run that is gone."""
+        self._judged = {key: at for key, at in self._judged.items() if key[0] != run}
+        self._open = {key: row for key, row in self._open.items() if key[1] != run}
 
     def _note(self, key: _Key, error: Exception) -> None:
         part, run, what = key

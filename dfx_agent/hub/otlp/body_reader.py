@@ -34,16 +34,14 @@ class BodyReader:
 
     DamagedError where it is no message, TooLargeError beyond a bound.
 
-    ``max_bytes`` is of the inflated request, ``max_fields`` of all its messages that are read.
+    ``max_bytes`` is of the inflated request, ``MAX_FIELDS`` of all its messages that are read.
     """
 
-    def __init__(
-        self, body: bytes, encoding: str, max_bytes: int, max_fields: int = MAX_FIELDS
-    ) -> None:
+    def __init__(self, body: bytes, encoding: str, max_bytes: int) -> None:
         self._chunks = _inflated(body, encoding)
         self._chunk, self._at = b"", 0
         self._num_read = 0  # bytes, before the present chunk
-        self._max_bytes, self._max_fields = max_bytes, max_fields
+        self._max_bytes = max_bytes
         self._num_fields = 0
 
     def fields(self, size: int | None = None) -> Iterator[tuple[int, int, bool]]:
@@ -55,8 +53,8 @@ class BodyReader:
         end = None if size is None else self._position + size
         while self._position < end if end is not None else self._has_more():
             self._num_fields += 1
-            if self._num_fields > self._max_fields:
-                raise TooLargeError(f"more than {self._max_fields:,} fields")
+            if self._num_fields > MAX_FIELDS:
+                raise TooLargeError(f"more than {MAX_FIELDS:,} fields")
             tag = self._varint()
             kind, number = tag & 7, tag >> 3
             if number == 0:
