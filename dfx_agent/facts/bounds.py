@@ -62,8 +62,8 @@ def _check_engines(engines: tuple[EngineFacts, ...]) -> None:
 
 def _nums_of_ranks(facts: RunFacts) -> Iterator[int]:
     for totals in facts.totals:
-        split = totals.split
-        yield from map(len, (totals.counters, totals.tokens, split.stage_seconds))
+        split = totals.totals
+        yield from map(len, (totals.counters_total, totals.tokens_total, split.stage_seconds))
         yield from map(len, (split.wait_seconds, *split.wait_seconds.values()))
         yield from map(len, (totals.devices, totals.device_names, totals.held, totals.groups))
         yield from _nums_of_loop(totals.event_loop)
@@ -84,7 +84,8 @@ def _names(facts: RunFacts) -> Iterator[str]:
         yield role
         yield from (rank.label for rank in ranks)
     for totals in facts.totals:
-        yield from (*totals.counters, *totals.tokens, *totals.split.stage_seconds)
+        yield from (*totals.counters_total, *totals.tokens_total)
+        yield from totals.totals.stage_seconds
         yield from (row.group for row in totals.groups)
         loop = totals.event_loop
         yield from (holder.name for holder in (loop.holders if loop else ()))

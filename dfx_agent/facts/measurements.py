@@ -25,14 +25,17 @@ from dfx_agent.snapshot import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTotals:
-    """Totals and memory of one rank. A node sends them to a hub, at most once in some seconds."""
+    """Totals and memory of one rank. A node sends them to a hub, at most once in some seconds.
+
+    Field names are those of ``RankRow``.
+    """
 
     process: ProcessId
-    split: TimeSplit = field(default_factory=TimeSplit)
+    totals: TimeSplit = field(default_factory=TimeSplit)
     """Where its time went since it was first seen, including earlier attempts."""
-    tokens: Mapping[str, float] = field(default_factory=dict)
+    tokens_total: Mapping[str, float] = field(default_factory=dict)
     """Tokens by kind."""
-    counters: Mapping[str, float] = field(default_factory=dict)
+    counters_total: Mapping[str, float] = field(default_factory=dict)
     policy_version: int | None = None
     num_records: int = 0
     num_lost_records: int = 0

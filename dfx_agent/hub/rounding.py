@@ -61,9 +61,9 @@ def totals(exact: RankTotals) -> RankTotals:
     """A job chooses names of counters, tokens and stages, so their number is limited."""
     return replace(
         exact,
-        split=_split(exact.split),
-        tokens=_limited(exact.tokens),
-        counters={name: _value(count) for name, count in _limited(exact.counters).items()},
+        totals=_split(exact.totals),
+        tokens_total=_limited(exact.tokens_total),
+        counters_total={n: _value(num) for n, num in _limited(exact.counters_total).items()},
         host_memory=exact.host_memory and _numbers(exact.host_memory),
         devices=tuple(map(_numbers, exact.devices[:MAX_NAMES_OF_RANK])),
         device_bytes={name: _bytes(value) for name, value in exact.device_bytes.items()},

@@ -11,6 +11,7 @@ from dfx_agent.facts.rank import RankFacts
 from dfx_agent.facts.seat import LOG_ROLE, Seat
 from dfx_agent.snapshot import LedgerRow, OpenSpan, RankRow, SpanKind, TimeSplit
 
+_TOTALS = tuple(field.name for field in fields(RankTotals) if field.name != "process")
 _DETAILS = tuple(field.name for field in fields(RankDetails))
 _NO_DETAILS = {name: getattr(RankDetails(), name) for name in _DETAILS}
 
@@ -41,7 +42,7 @@ def rank_row(rank: RankInput) -> RankRow:
     is_outside = details is not None and details.outside is not None
     return RankRow(
         **_from_facts(rank),
-        **_from_totals(totals),
+        **{name: getattr(totals, name) for name in _TOTALS},
         **_from_details(rank),
         source="passive" if seat.role == LOG_ROLE or is_outside else "guest",
         place=rank.place,
@@ -70,29 +71,6 @@ def _from_facts(rank: RankInput) -> dict[str, Any]:
         "inflight": tuple(_open_spans(facts, apart_seconds)) if facts and not is_unknown else (),
         "queue_depth": facts.queue_depth if facts else {},
         "is_suspended": facts.is_suspended if facts else False,
-    }
-
-
-def _from_totals(totals: RankTotals) -> dict[str, Any]:
-    """Fields of RankRow that a node sends from time to time."""
-    return {
-        "totals": totals.split,
-        "tokens_total": totals.tokens,
-        "policy_version": totals.policy_version,
-        "num_records": totals.num_records,
-        "num_lost_records": totals.num_lost_records,
-        "num_late_records": totals.num_late_records,
-        "num_guest_drops": totals.num_guest_drops,
-        "num_earlier_records": totals.num_earlier_records,
-        "counters_total": totals.counters,
-        "devices": totals.devices,
-        "device_names": totals.device_names,
-        "device_bytes": totals.device_bytes,
-        "host_memory": totals.host_memory,
-        "held": totals.held,
-        "beside_allocator": totals.beside_allocator,
-        "groups": totals.groups,
-        "event_loop": totals.event_loop,
     }
 
 

@@ -34,9 +34,9 @@ def rank_totals(process: Process, groups: tuple[GroupRow, ...], now_ns: int) -> 
     totals, is_log = process.totals(), process.registered_as.role == LOG_ROLE
     return RankTotals(
         process=process.id,
-        split=TimeSplit() if is_log else totals.split.as_seconds(),
-        tokens=totals.tokens,
-        counters=totals.counters,
+        totals=TimeSplit() if is_log else totals.split.as_seconds(),
+        tokens_total=totals.tokens,
+        counters_total=totals.counters,
         policy_version=process.policy_version,
         num_records=totals.num_records,
         num_lost_records=totals.num_lost,

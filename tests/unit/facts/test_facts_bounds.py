@@ -36,7 +36,7 @@ def refusal(document):
 
 def totals(num: int) -> RankTotals:
     counters = {f"counter-{i}": 1.0 for i in range(num)}
-    return RankTotals(process=ProcessId("trainer", "0", 1), counters=counters)
+    return RankTotals(process=ProcessId("trainer", "0", 1), counters_total=counters)
 
 
 def with_loop(name: str, num: int) -> RankTotals:
