@@ -207,10 +207,12 @@ class Agent:
             rows = self._runs[run].job.rows.latest_steps(NUM_STEPS)
         return tuple(row for row in rows if after_step is None or row.step > after_step)
 
-    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, dict[str, float]]:
-        """Step -> native key -> mean over ranks. KeyError on an unknown run."""
+    def step_scalars(
+        self, run: str, after_step: int | None, since_seconds: float | None = None
+    ) -> Mapping[int, dict[str, float]]:
+        """Step -> native key -> mean over ranks; see JobTimeSeries. KeyError on an unknown run."""
         with self._held():
-            return self._runs[run].job.fold.time_series.after(after_step)
+            return self._runs[run].job.fold.time_series.after(after_step, since_seconds)
 
     def report(self, run: str, part: str, message: str) -> None:
         """Count a failure outside the agent, and show it with the agent's problems."""
@@ -424,10 +426,8 @@ class Agent:
             process.state = state
             fold.add(process, *process.poll())
         else:
-            shown_seconds = (
-                0.0 if state in ("exited", "detached") else self._config.keep_dead_seconds
-            )
-            self._ended[process.follower.path] = time.monotonic() + shown_seconds
+            seconds = 0.0 if state in ("exited", "detached") else self._config.keep_dead_seconds
+            self._ended[process.follower.path] = time.monotonic() + seconds
             fold.add(process, *process.finish(state))
 
     def _remove_ended(self) -> None:

@@ -173,10 +173,12 @@ class JobFolds:
             rows = self._job(run).rows.latest_steps(NUM_STEPS)
         return tuple(row for row in rows if after_step is None or row.step > after_step)
 
-    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
-        """Step -> native key -> mean over ranks. KeyError: unknown run."""
+    def step_scalars(
+        self, run: str, after_step: int | None, since_seconds: float | None = None
+    ) -> Mapping[int, Mapping[str, float]]:
+        """Step -> native key -> mean over ranks; see JobTimeSeries. KeyError: unknown run."""
         with self._lock:
-            return self._job(run).fold.time_series.after(after_step)
+            return self._job(run).fold.time_series.after(after_step, since_seconds)
 
     def first_scalar_step(self, run: str) -> int:
         """The earliest step that any of its histories begins with; 0 without one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from dfx_agent.catalogue.native.time_series import ScalarStore, scalar_history, scalar_row
@@ -35,6 +36,7 @@ class JobTimeSeries:
             for scalar in scalars.scalars
         ]
         self._rows = None if values else self._rows
+        self._store.now_seconds = time.monotonic()
         for unix_ns, scalar, place, attempt in sorted(values, key=lambda value: value[0]):
             self._store.add(scalar.key, place, attempt, scalar.step, scalar.value)
             if self._store.has(scalar.key):
@@ -68,9 +70,14 @@ class JobTimeSeries:
         """The earliest step that any history begins with; 0 without one."""
         return self._store.first_step
 
-    def after(self, step: int | None) -> Mapping[int, dict[str, float]]:
-        """Step -> native key -> mean over ranks, of the steps after ``step``; of all for None."""
-        return self._store.after(step)
+    def after(
+        self, step: int | None, since_seconds: float | None = None
+    ) -> Mapping[int, dict[str, float]]:
+        """Step -> native key -> mean over ranks, of the steps after ``step``; of all for None.
+
+        ``since_seconds``: and of earlier steps with a value that arrived since then, monotonic.
+        """
+        return self._store.after(step, since_seconds)
 
     def _of_keys(self, framework: str) -> Iterable[ScalarRow]:
         for key, seconds in self._latest.items():

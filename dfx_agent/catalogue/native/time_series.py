@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from dfx_agent.catalogue.native import load
@@ -19,6 +19,7 @@ _METRICS = by_name()
 MAX_KEYS = 10_000
 _MAX_POINTS = 5000
 _RECENT_STEPS = 8
+_MAX_TIMED_STEPS = 1000  # a value that is later than that is stored, but not read again
 _LARGEST_STEP = 2**63 - 1
 
 
@@ -30,6 +31,14 @@ class _Series:
     attempt: int = 0
     # of removed ranks, by recent step
     dropped: dict[int, Moments] = field(default_factory=dict)
+
+    def mean(self, i: int) -> float:
+        """Over ranks, of the i-th step."""
+        if i < len(self.means):
+            return self.means[i]
+        step = self.steps[i]
+        values = self.recent[step].values()
+        return self.moments(step).mean if step in self.dropped else sum(values) / len(values)
 
     def moments(self, step: int) -> Moments:
         """Over ranks, of a recent step."""
@@ -52,6 +61,8 @@ class ScalarStore:
         self._series: dict[str, _Series] = {}
         self._num_recent_steps = num_recent_steps
         self.num_stale = 0
+        self.now_seconds = 0.0  # set it before values are added
+        self._added_seconds: dict[int, float] = {}  # of the latest value, by step
 
     def keys(self) -> list[str]:
         return list(self._series)
@@ -79,6 +90,7 @@ class ScalarStore:
                 return
             values = self._begin(series, step)
         values[rank] = value
+        self._added_seconds[step] = self.now_seconds
 
     def remove_rank(self, rank: str) -> None:
         """Moves the values of an ended rank into the means; they are no longer stored by rank."""
@@ -109,20 +121,32 @@ class ScalarStore:
         """The earliest step that any history begins with; 0 without one."""
         return min((series.steps[0] for series in self._series.values() if series.steps), default=0)
 
-    def after(self, step: int | None) -> dict[int, dict[str, float]]:
-        """Step -> key -> mean, of the steps after ``step``; None: of all stored steps."""
+    def after(
+        self, step: int | None, since_seconds: float | None = None
+    ) -> dict[int, dict[str, float]]:
+        """Step -> key -> mean, of the steps after ``step``; None: of all stored steps.
+
+        ``since_seconds``: and of earlier steps with a value that was added since then.
+        """
         found: dict[int, dict[str, float]] = {}
+        late = () if since_seconds is None or step is None else self._changed(step, since_seconds)
         for key, series in self._series.items():
             first = 0 if step is None else bisect_right(series.steps, step)
             for i in range(first, len(series.steps)):
-                found.setdefault(series.steps[i], {})[key] = self._mean(series, i)
+                found.setdefault(series.steps[i], {})[key] = series.mean(i)
+            for number in late:
+                i = bisect_left(series.steps, number, 0, first)
+                if i < first and series.steps[i] == number:
+                    found.setdefault(number, {})[key] = series.mean(i)
         return found
 
-    @staticmethod
-    def _mean(series: _Series, i: int) -> float:
-        if i < len(series.means):
-            return series.means[i]
-        return series.moments(series.steps[i]).mean
+    def _changed(self, until: int, since_seconds: float) -> list[int]:
+        """Steps up to ``until`` with a value that was added since then."""
+        return [
+            step
+            for step, seconds in self._added_seconds.items()
+            if seconds >= since_seconds and step <= until
+        ]
 
     def _begin(self, series: _Series, step: int) -> dict[str, float]:
         series.steps.append(step)
@@ -132,6 +156,8 @@ class ScalarStore:
             series.means.append(series.moments(settled).mean)
             del series.recent[settled]
             series.dropped.pop(settled, None)
+        if len(self._added_seconds) > _MAX_TIMED_STEPS:
+            del self._added_seconds[next(iter(self._added_seconds))]
         if len(series.steps) > _MAX_POINTS:
             del series.steps[: _MAX_POINTS // 10], series.means[: _MAX_POINTS // 10]
         return ranks

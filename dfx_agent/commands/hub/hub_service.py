@@ -232,8 +232,10 @@ class _Source:
     def closed_steps(self, run: str, after_step: int | None) -> Sequence[StepRow]:
         return self._folds.closed_steps(run, after_step)
 
-    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
-        return self._folds.step_scalars(run, after_step)
+    def step_scalars(
+        self, run: str, after_step: int | None, since_seconds: float | None = None
+    ) -> Mapping[int, Mapping[str, float]]:
+        return self._folds.step_scalars(run, after_step, since_seconds)
 
     def first_scalar_step(self, run: str) -> int:
         return self._folds.first_scalar_step(run)

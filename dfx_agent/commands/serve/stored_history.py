@@ -59,7 +59,9 @@ class RecordedSource(Source, Protocol):
     def closed_steps(self, run: str, after_step: int | None) -> Sequence[StepRow]:
         """Stored closed steps of every role, sorted by begin. KeyError on an unknown run."""
 
-    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
+    def step_scalars(
+        self, run: str, after_step: int | None, since_seconds: float | None = None
+    ) -> Mapping[int, Mapping[str, float]]:
         """Step -> native key -> mean over ranks. KeyError on an unknown run."""
 
     def first_scalar_step(self, run: str) -> int:

@@ -13,11 +13,14 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 from dfx_agent.snapshot import StepCell, StepRow, TimeSplit
 
 _STAGE, _WAIT, _TOKENS = "stage:", "wait:", "tokens:"
 _VALUE = struct.Struct("<f")
+_SCALARS = ("",)  # the only row of a block of scalars: they are means over ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +42,65 @@ class Schema:
 EMPTY = Schema((), ())
 
 
-def values_of(cell: StepCell) -> dict[str, float]:
-    """Column -> value of one rank in one step."""
-    split = cell.split
-    values = {
-        "wall": split.wall_seconds,
-        "active": split.active_seconds,
-        "idle": split.idle_seconds,
-    }
-    if cell.num_samples is not None:
-        values["samples"] = cell.num_samples
-    values |= {_STAGE + stage: seconds for stage, seconds in split.stage_seconds.items()}
-    values |= {
-        f"{_WAIT}{kind}:{stage}": seconds
-        for kind, by_stage in split.wait_seconds.items()
-        for stage, seconds in by_stage.items()
-    }
-    return values | {_TOKENS + kind: number for kind, number in cell.tokens.items()}
-
-
-def pack(rows: Mapping[str, Mapping[str, float]], schema: Schema) -> bytes:
-    """Rank -> column -> value as little-endian float32, by rank and then by column."""
-    empty: Mapping[str, float] = {}
+def pack_cells(cells: Sequence[StepCell], schema: Schema) -> tuple[Schema, bytes]:
+    """The ranks of a step as a block, and ``schema`` with what this block needs."""
+    names = [_columns(cell) for cell in cells]
+    ranks = [cell.rank for cell in cells]
+    if tuple(ranks) != schema.ranks or any(columns != schema.columns for columns in names):
+        schema = schema.extended(ranks, chain.from_iterable(dict.fromkeys(names)))
+    rows = dict(zip(ranks, zip(names, map(_values, cells), strict=True), strict=True))
     values = array("f")
     for rank in schema.ranks:
-        row = rows.get(rank, empty)
-        values.extend(row.get(column, math.nan) for column in schema.columns)
-    return _swapped(values).tobytes()
+        columns, numbers = rows.get(rank, ((), ()))
+        if columns != schema.columns:
+            row = dict(zip(columns, numbers, strict=True))
+            numbers = [row.get(column, math.nan) for column in schema.columns]
+        values.extend(numbers)
+    return schema, _swapped(values).tobytes()
+
+
+def _columns(cell: StepCell) -> tuple[str, ...]:
+    """Names of ``_values``; the same object for equal names."""
+    split = cell.split
+    waits = tuple((kind, *by_stage) for kind, by_stage in split.wait_seconds.items())
+    samples = () if cell.num_samples is None else ("samples",)
+    return _named(samples, tuple(split.stage_seconds), waits, tuple(cell.tokens))
+
+
+@lru_cache(maxsize=256)
+def _named(
+    samples: tuple[str, ...], stages: tuple[str, ...], waits: tuple[tuple[str, ...], ...],
+    tokens: tuple[str, ...],
+) -> tuple[str, ...]:  # fmt: skip
+    return (
+        *("wall", "active", "idle"),
+        *samples,
+        *(_STAGE + stage for stage in stages),
+        *(f"{_WAIT}{kind}:{stage}" for kind, *of_kind in waits for stage in of_kind),
+        *(_TOKENS + kind for kind in tokens),
+    )
+
+
+def _values(cell: StepCell) -> list[float]:
+    split = cell.split
+    found = [split.wall_seconds, split.active_seconds, split.idle_seconds]
+    if cell.num_samples is not None:
+        found.append(cell.num_samples)
+    found += split.stage_seconds.values()
+    for by_stage in split.wait_seconds.values():
+        found += by_stage.values()
+    found += cell.tokens.values()
+    return found
+
+
+def pack_scalars(values: Mapping[str, float], schema: Schema) -> tuple[Schema, bytes]:
+    """Scalars of a step as a block of one row, and ``schema`` with what this block needs."""
+    if (columns := tuple(values)) == schema.columns:
+        numbers = array("f", values.values())
+    else:
+        schema = schema.extended(_SCALARS, columns)
+        numbers = array("f", [values.get(column, math.nan) for column in schema.columns])
+    return schema, _swapped(numbers).tobytes()
 
 
 def unpack(block: bytes, schema: Schema) -> dict[str, dict[str, float]]:

@@ -40,8 +40,13 @@ class HistorySource(Protocol):
     def closed_steps(self, run: str, after_step: int | None) -> Sequence[StepRow]:
         """Stored closed steps of every role, sorted by begin."""
 
-    def step_scalars(self, run: str, after_step: int | None) -> Mapping[int, Mapping[str, float]]:
-        """Step -> native key -> mean over ranks."""
+    def step_scalars(
+        self, run: str, after_step: int | None, since_seconds: float | None = None
+    ) -> Mapping[int, Mapping[str, float]]:
+        """Step -> native key -> mean over ranks, of the steps after ``after_step``.
+
+        ``since_seconds``: and of earlier steps with a value that arrived since then, monotonic.
+        """
 
 
 class HistoryThread:
@@ -144,7 +149,10 @@ class HistoryThread:
                 return
         try:
             steps = self._source.closed_steps(row.run, None)
-            scalars = self._source.step_scalars(row.run, file.first_open_scalars)
+            read_seconds = time.monotonic()
+            scalars = self._source.step_scalars(
+                row.run, file.last_scalars, file.scalars_read_seconds
+            )
             file.begin()
             if is_new:
                 file.write_agent(agent)
@@ -155,6 +163,7 @@ class HistoryThread:
             file.write_alerts((a for a in alerts.alerts if a.run == row.run), time.time())
             has_changed = file.write_run(row, time.time())
             file.commit()
+            file.scalars_read_seconds = read_seconds
         except KeyError:  # the agent has dropped the run meanwhile
             self._abandon(row.run)
             return

@@ -15,8 +15,6 @@ from dfx_agent.exporters.history.blocks import EMPTY, Schema
 from dfx_agent.snapshot import AgentRow, AlertRow, Incident, RankRow, RunRow, StepRow, Verdict
 
 HUB = "hub"  # in the name of a file and in place of its node, if a hub wrote the file
-_SCALARS = ("",)  # the only row of a block of scalars: they are means over ranks
-_SETTLED_STEPS = 64  # a step so far behind does not change any more
 _LIVING = ("live", "unknown")
 _SAME_BEGIN_SECONDS = 5.0  # a hub corrects the clock of a node, which moves the begin of a process
 
@@ -43,11 +41,12 @@ class RunFile:
         self._schemas: dict[Schema, int] = {}
         self._step_schemas: dict[str, Schema] = {}  # by role
         self._scalar_schema = EMPTY
-        self._written_steps: dict[tuple[str, int], StepRow] = {}
-        self._written_scalars: dict[int, Mapping[str, float]] = {}
+        self._seen_rows: Sequence[StepRow] = ()  # of the last write: a row that changes is new
         self._last_steps: dict[str, int] = {}
         self._resumed: dict[str, tuple[int, float]] = {}  # role -> (last step, its end)
         self._resumed_scalars: int | None = None  # the last step of an earlier agent
+        self.last_scalars: int | None = None  # the last step that is stored
+        self.scalars_read_seconds: float | None = None  # when they were read last, monotonic
         self._verdicts: dict[tuple[str, str], tuple[tuple[object, ...], int]] = {}
         self._firing: dict[tuple[str, str, float], AlertRow] = {}
         self._conclusion: tuple[object, ...] | None = None
@@ -82,6 +81,7 @@ class RunFile:
         self._resumed = {role: (step, end) for role, step, end in query(latest)}
         self._last_steps = {role: step for role, (step, _) in self._resumed.items()}
         (self._resumed_scalars,) = query("SELECT max(step) FROM scalar_blocks").fetchone()
+        self.last_scalars = self._resumed_scalars
         for number, ranks, columns in query("SELECT id, ranks, columns FROM schemas"):
             found = Schema(tuple(json.loads(ranks)), tuple(json.loads(columns)))
             self._schemas[found] = number
@@ -123,8 +123,7 @@ class RunFile:
             run.standing, run.verdicts, run.incidents, run.past_incidents, run.ending, run.ranks,
             self.num_missed_steps,
         )  # fmt: skip
-        is_living = not run.ending
-        if conclusion == self._conclusion and not is_living:
+        if run.ending and conclusion == self._conclusion:
             return False
         self._conclusion = conclusion
         for rank in run.ranks:
@@ -138,28 +137,24 @@ class RunFile:
 
     def write_steps(self, rows: Sequence[StepRow], attempt: int) -> int:
         """Steps that are new or have changed. Returns their number."""
-        fresh = [row for row in rows if self._is_fresh(row)]
+        seen = set(map(id, self._seen_rows))
+        fresh = [row for row in rows if id(row) not in seen and self._is_own(row)]
+        self._seen_rows = rows
         for row in fresh:
             self._count_missed(row)
-            values = {cell.rank: blocks.values_of(cell) for cell in row.cells}
             before = self._step_schemas.get(row.role, EMPTY)
-            columns = (column for cell in values.values() for column in cell)
-            used = self._step_schemas[row.role] = before.extended(values, columns)
+            used, block = blocks.pack_cells(row.cells, before)
+            self._step_schemas[row.role] = used
             self._put("steps", (
                 row.role, row.step, attempt, row.begin_seconds, row.end_seconds, row.bubble_ratio,
-                json.dumps(row.missing_ranks), self._schema_id(used), blocks.pack(values, used),
+                json.dumps(row.missing_ranks), self._schema_id(used), block,
             ))  # fmt: skip
-            self._written_steps[row.role, row.step] = row
-        present = {(row.role, row.step) for row in rows}
-        self._written_steps = {k: r for k, r in self._written_steps.items() if k in present}
         return len(fresh)
 
-    def _is_fresh(self, row: StepRow) -> bool:
+    def _is_own(self, row: StepRow) -> bool:
+        """Whether no earlier agent stored it: its first steps may be overwritten here."""
         last, end_seconds = self._resumed.get(row.role, (-1, 0.0))
-        # what an earlier agent stored is complete; here its first steps may be overwritten
-        if row.step <= last and row.begin_seconds < end_seconds:
-            return False
-        return self._written_steps.get((row.role, row.step)) != row
+        return row.step > last or row.begin_seconds >= end_seconds
 
     def _count_missed(self, row: StepRow) -> None:
         last = self._last_steps.get(row.role)
@@ -167,25 +162,17 @@ class RunFile:
             self.num_missed_steps += row.step - last - 1
         self._last_steps[row.role] = row.step
 
-    @property
-    def first_open_scalars(self) -> int | None:
-        """Values of steps after this one may still change; None: of all steps."""
-        if not self._written_scalars:
-            return self._resumed_scalars
-        first = max(self._written_scalars) - _SETTLED_STEPS
-        return max(first, -1 if self._resumed_scalars is None else self._resumed_scalars)
-
     def write_scalars(self, by_step: Mapping[int, Mapping[str, float]]) -> None:
-        """Step -> native key -> mean over ranks, as reported."""
+        """Step -> native key -> mean over ranks, as reported; replaces what this agent wrote."""
+        resumed = self._resumed_scalars
         for step, values in by_step.items():
-            if self._written_scalars.get(step) == values:
+            if resumed is not None and step <= resumed:
                 continue
-            used = self._scalar_schema = self._scalar_schema.extended(_SCALARS, values)
-            block = blocks.pack({"": values}, used)
+            used, block = blocks.pack_scalars(values, self._scalar_schema)
+            self._scalar_schema = used
             self._put("scalar_blocks", (step, self._schema_id(used), block))
-            self._written_scalars[step] = dict(values)
-        for step in sorted(self._written_scalars)[:-_SETTLED_STEPS]:
-            del self._written_scalars[step]
+        before = () if self.last_scalars is None else (self.last_scalars,)
+        self.last_scalars = max((*before, *by_step), default=None)
 
     def write_alerts(self, rows: Iterable[AlertRow], now_seconds: float) -> None:
         """Alerts that fire now; an alert that no longer does has ended."""

@@ -16,9 +16,8 @@ def cell(rank="0", **tokens):
 
 
 def round_trip(*cells):
-    values = {c.rank: blocks.values_of(c) for c in cells}
-    schema = EMPTY.extended(values, (column for row in values.values() for column in row))
-    return blocks.unpack(blocks.pack(values, schema), schema)
+    schema, block = blocks.pack_cells(cells, EMPTY)
+    return blocks.unpack(block, schema)
 
 
 def test_a_step_is_the_same_after_it_was_stored():
@@ -34,9 +33,16 @@ def test_a_value_that_one_rank_lacks_is_missing_and_not_zero():
 
 
 def test_a_rank_of_the_schema_that_is_not_in_the_step_has_no_cell():
-    schema = Schema(("0", "1"), ("wall",))
-    rows = blocks.unpack(blocks.pack({"1": {"wall": 2.0}}, schema), schema)
-    assert [found.rank for found in blocks.cells_of(rows)] == ["1"]
+    schema, block = blocks.pack_cells([cell("1")], Schema(("0", "1"), ("wall",)))
+    assert [found.rank for found in blocks.cells_of(blocks.unpack(block, schema))] == ["1"]
+
+
+def test_ranks_with_other_names_share_a_block():
+    schema, _ = blocks.pack_cells([cell("0", prompt=2.0, response=4.0), cell("1")], EMPTY)
+    cells = cell("0", response=4.0, prompt=2.0), cell("1", response=8.0)
+    same, block = blocks.pack_cells(cells, schema)
+    assert same is schema
+    assert blocks.cells_of(blocks.unpack(block, schema)) == cells
 
 
 def test_a_schema_grows_only_by_names_that_are_new():
@@ -48,7 +54,8 @@ def test_a_schema_grows_only_by_names_that_are_new():
 
 
 def test_a_block_is_little_endian_float32_by_rank_and_column():
-    block = blocks.pack({"0": {"a": 1.0, "b": 2.0}}, Schema(("0",), ("a", "b")))
+    schema, block = blocks.pack_scalars({"a": 1.0, "b": 2.0}, EMPTY)
+    assert schema == Schema(("",), ("a", "b"))
     assert block == struct.pack("<2f", 1.0, 2.0)
     assert blocks.block_value(block, 1) == 2.0
 

@@ -2,12 +2,14 @@
 
 import errno
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from dfx_agent.base.errors import BlindError
+from dfx_agent.catalogue.native.time_series import ScalarStore
 from dfx_agent.exporters.history import folder, recording, schema, stored_run
 from dfx_agent.exporters.history.recording import HistoryThread
 from dfx_agent.exporters.history.run_file import Fact
@@ -71,7 +73,7 @@ class Job:
     def closed_steps(self, run, after_step):
         return tuple(self.steps)
 
-    def step_scalars(self, run, after_step):
+    def step_scalars(self, run, after_step, since_seconds=None):
         return {n: v for n, v in self.scalars.items() if after_step is None or n > after_step}
 
     def set_run(self, **changes):
@@ -160,6 +162,23 @@ def test_an_agent_that_starts_again_continues_the_file(job, new_writer, stored):
     assert (list(numbers), list(values)) == ([5, 6], pytest.approx([0.5, 0.6]))
     assert run.num_agent_starts == 2
     assert run.num_missed_steps == 0
+
+
+def test_a_value_that_arrives_late_is_part_of_the_stored_mean(job, new_writer, stored, monkeypatch):
+    store = ScalarStore()
+    monkeypatch.setattr(job, "step_scalars", lambda _run, *asked: store.after(*asked))
+    for step in range(1, 101):
+        store.add("loss", "trainer/0", 0, step, 1.0)
+    store.add("accuracy", "trainer/0", 0, 10, 0.5)
+    writer = new_writer()
+    writer.write()
+    store.now_seconds = time.monotonic()
+    store.add("loss", "trainer/1", 0, 99, 3.0)
+    store.add("accuracy", "trainer/1", 0, 10, 1.0)
+    writer.write()
+    scalars = stored_run.scalars_of(stored().path, 1000)
+    assert scalars["loss"][1].tolist() == [*[1.0] * 98, 2.0, 1.0]
+    assert scalars["accuracy"][1].tolist() == [0.75]
 
 
 def test_steps_that_nobody_stored_are_counted(job, new_writer, stored):
