@@ -72,8 +72,12 @@ def by(labels: str, aggregation: str, expression: str) -> str:
 
 
 def begin(labels: str, selector: str) -> str:
-    """Where each such series begins, for 10 s: regions of several would hide what they mark."""
-    return f"{by(labels, 'max', selector)} unless {by(labels, 'max', f'{selector} offset 10s')}"
+    """Where each such series begins, for 10 s: regions of several would hide what they mark.
+
+    After a gap that is shorter than the window, it does not begin again.
+    """
+    before = by(labels, "max", f"last_over_time({selector}[{WINDOW}] offset 10s)")
+    return f"{by(labels, 'max', selector)} unless {before}"
 
 
 def against_median(expression: str) -> str:
