@@ -29,6 +29,7 @@ from dfx_agent.snapshot import (
     Alerts,
     AlertSource,
     RankRow,
+    RunRow,
     RunVerdicts,
     ScalarHistory,
     SignalHistory,
@@ -90,7 +91,7 @@ def create_app(
     app.include_router(_api(source, encode, app.state.stream), prefix="/api/v1", tags=["runs"])
     for api in (_verdicts_api, _timeline_api, _signals_api):
         app.include_router(api(source), prefix="/api/v1", tags=["runs"])
-    app.include_router(_heatmap_api(source, earlier_steps), prefix="/api/v1", tags=["runs"])
+    app.include_router(_steps_api(source, earlier_steps), prefix="/api/v1", tags=["runs"])
     app.include_router(_ranks_api(source, full_rows), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
@@ -258,19 +259,31 @@ def _signals_api(source: Source) -> APIRouter:
     return router
 
 
-def _heatmap_api(source: Source, earlier_steps: EarlierSteps) -> APIRouter:
+def _steps_api(source: Source, earlier_steps: EarlierSteps) -> APIRouter:
     router = APIRouter()
     encode = Document[Heatmap](Heatmap).dumped
+    encode_steps = Document[tuple[StepRow, ...]](tuple[StepRow, ...]).dumped
+
+    def run_with_steps(run: str, after: int) -> RunRow:
+        with _known_run(run):
+            row = {row.run: row for row in source.snapshot().runs}[run]
+            return replace(row, steps=(*earlier_steps(run, after), *row.steps))
 
     @router.get("/runs/{run:path}/heatmap", response_model=Heatmap, responses=_UNKNOWN_RUN)
     def ranks_by_steps(
         run: str, measure: Measure = "active", role: str = "", after: int = -1
     ) -> Response:
         """One number for each rank in each closed step; steps up to `after` are left out."""
-        with _known_run(run):
-            row = {row.run: row for row in source.snapshot().runs}[run]
-            steps = (*earlier_steps(run, after), *row.steps)
-        return _answer(encode(heatmap(replace(row, steps=steps), role, measure, after)))
+        return _answer(encode(heatmap(run_with_steps(run, after), role, measure, after)))
+
+    @router.get(
+        "/runs/{run:path}/steps", response_model=tuple[StepRow, ...], responses=_UNKNOWN_RUN
+    )
+    def closed_steps(run: str, step: int | None = None) -> Response:
+        """Closed steps without their ranks; with `step` this step of each role, with its ranks."""
+        steps = run_with_steps(run, -1).steps
+        found = (replace(row, cells=()) if step is None else row for row in steps)
+        return _answer(encode_steps(tuple(r for r in found if step in {None, r.step})))
 
     return router
 

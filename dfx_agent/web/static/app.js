@@ -26,6 +26,7 @@ import { PipelinePanel } from "./pipeline.js";
 import { RankTable } from "./ranks.js";
 import { ScalarTable } from "./scalars.js";
 import { StepBars } from "./steps.js";
+import { StepCard } from "./step_card.js";
 import { showTab } from "./tab.js";
 import { onThemeChange } from "./theme.js";
 import { Timeline } from "./timeline.js";
@@ -61,7 +62,7 @@ class Page {
     this.agent = new AgentCard();
     this.heatmap = new HeatmapPanel((rank, step) => this.openCell(rank, step));
     this.legend = new Legend();
-    this.steps = new StepBars();
+    this.steps = new StepBars((step) => this.openStep(step));
     this.charts = new Charts();
     this.scalars = new ScalarTable();
     this.histories = new Histories(() => this.show(this.feed.snapshot));
@@ -69,7 +70,11 @@ class Page {
       if (isReconnect) this.histories.forget();
       this.show(snapshot);
     });
-    this.timeline = new Timeline();
+    this.timeline = new Timeline((rank, step) => this.openCell(rank, step));
+    this.stepCard = new StepCard(
+      (step) => this.openStep(step),
+      (begin, end) => this.timeline.show(widened(begin, end)),
+    );
     this.judgedMs = 0;
     this.marked = this.address.now.rank;
     this.named = "";
@@ -126,12 +131,18 @@ class Page {
     this.named = ""; // scroll again, also to the same rank
   }
 
-  /** After a click on a heatmap cell: shows the details of its rank and puts its step in the address. */
+  /** After a click on a cell of the heatmap or a piece of the timeline: shows its rank and its step. */
   openCell(rank, step) {
-    this.address.set({ rank, step: String(step) });
+    this.address.set({ rank });
     this.marked = rank;
     this.named = "";
+    this.openStep(step);
+  }
+
+  openStep(step) {
+    this.address.set({ step: String(step), view: "timeline" });
     this.show(this.feed.snapshot);
+    document.getElementById("step-card").scrollIntoView({ block: "nearest" });
   }
 
   async copy(incident) {
@@ -184,6 +195,7 @@ class Page {
     this.timeline.update(run, snapshot.agent.nodes);
     this.data.update(run);
     this.agent.update(snapshot.agent, this.feed.nowSeconds());
+    this.stepCard.update(run, this.address.now.step, this.address.now.view === "timeline");
     this.heatmap.update(run, ["ranks", "timeline"].includes(this.address.now.view));
     this.histories.update(run);
     const charted = this.charts.update(run, this.histories);
@@ -227,8 +239,15 @@ class Page {
     this.heatmap.repaint();
     this.legend.repaint();
     this.steps.repaint();
+    this.stepCard.repaint();
     this.timeline.isDirty = true;
   }
+}
+
+/** A step with a tenth of its time around it. */
+function widened(begin, end) {
+  const margin = (end - begin) / 10;
+  return { begin: begin - margin, end: end + margin };
 }
 
 /** Copies text; returns whether that worked. Without HTTPS browsers refuse the Clipboard API. */

@@ -4,6 +4,7 @@
 import { setHidden, setText } from "./element.js";
 import { count, duration } from "./format.js";
 import { HeatmapData, orderOf, shadesOf } from "./heatmap_data.js";
+import { onStep, pointAtStep } from "./step_cursor.js";
 import { drawText, prepareSurface } from "./surface.js";
 import { parseColor, themeColors } from "./theme.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
@@ -30,6 +31,7 @@ export class HeatmapPanel {
     this.data = new HeatmapData(() => this.draw());
     this.pixels = document.createElement("canvas");
     this.cursor = null;
+    onStep((step) => this.markStep(step));
     this.measure.addEventListener("change", () => this.run && this.data.update(this.run, this.measure.value));
     this.order.addEventListener("change", () => this.draw());
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
@@ -65,6 +67,7 @@ export class HeatmapPanel {
     context.drawImage(this.pixels, LEFT_PX, 0, this.area.width, height);
     this.paintAxes(context);
     if (this.cursor) this.paintCursor(context);
+    else this.paintStep(context);
     setText(this.note, `${this.data.role} · ${count(ranks.length)} ranks, ${count(steps.length)} steps`);
   }
 
@@ -108,6 +111,19 @@ export class HeatmapPanel {
     }
   }
 
+  /** Marks a step that the reader points at in another chart. */
+  markStep(step) {
+    this.pointed = step;
+    if (this.area && !this.card.hidden && !this.cursor) this.draw();
+  }
+
+  paintStep(context) {
+    const column = this.data.steps.indexOf(this.pointed);
+    const width = this.area.width / this.data.steps.length;
+    context.strokeStyle = themeColors().text;
+    if (column >= 0) context.strokeRect(LEFT_PX + column * width, 0, Math.max(2, width), this.area.height);
+  }
+
   paintCursor(context) {
     const { steps, ranks } = this.data;
     const [width, height] = [this.area.width / steps.length, this.area.height / ranks.length];
@@ -139,6 +155,7 @@ export class HeatmapPanel {
     const where = `${role} rank ${ranks[rank]}, step ${steps[column]}`;
     showTooltip(x, y, where, `${measure}: ${text}`);
     if (isMoved) this.draw();
+    pointAtStep(steps[column]);
     return `${where}: ${measure} ${text}`;
   }
 
@@ -146,6 +163,7 @@ export class HeatmapPanel {
     hideTooltip();
     if (!this.cursor) return;
     this.cursor = null;
+    pointAtStep(null);
     this.draw();
   }
 

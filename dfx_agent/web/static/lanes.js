@@ -4,6 +4,7 @@ import { getPages } from "./feed.js";
 
 export const NUM_STEPS = 8;
 const NUM_FRESH_STEPS = 2;
+const MOST_STEPS = 64; // as many as an agent retains with all details
 const FULL_FETCH_MS = 15000;
 const MIN_FETCH_MS = 200;
 const FETCHES_PER_WINDOW = 100;
@@ -24,15 +25,18 @@ export class Lanes {
     this.lanes.clear();
     this.fetchedMs = this.fullFetchMs = -Infinity;
     this.isFetching = this.hasHole = false;
+    this.reachSeconds = Infinity; // begin of the earliest pieces that were asked for
     this.asked = new Set(); // the ranks of the last full response, with or without rows
   }
 
   /**
    * Fetches new pieces; `shownSeconds` is the shown time range. Returns true if the run changed.
    * `isOfHub`: nodes report to a hub at longer intervals, so many steps can be new at once.
+   * `sinceSeconds`: begin of a range that the reader chose; null if the latest steps are shown.
    */
-  update(run, shownSeconds, isOfHub = false) {
+  update(run, shownSeconds, isOfHub = false, sinceSeconds = null) {
     this.isOfHub = isOfHub;
+    this.sinceSeconds = sinceSeconds;
     const isOther = run.run !== this.run?.run || run.attempt !== this.run?.attempt;
     if (isOther) this.reset(run);
     this.run = run;
@@ -40,7 +44,8 @@ export class Lanes {
     const pauseMs = Math.max(MIN_FETCH_MS, (1000 * shownSeconds) / FETCHES_PER_WINDOW);
     const now = performance.now();
     const isOld = now - this.fullFetchMs > FULL_FETCH_MS;
-    const isFull = isOld || this.hasHole || this.hasMissedSteps() || this.hasNew();
+    const isEarlier = sinceSeconds !== null && sinceSeconds < this.reachSeconds;
+    const isFull = isOld || isEarlier || this.hasHole || this.hasMissedSteps() || this.hasNew();
     const isDue = now - this.fetchedMs >= pauseMs && (isFull || this.isNews());
     if (isDue && !this.isFetching) this.fetch(isFull);
     return isOther;
@@ -74,17 +79,15 @@ export class Lanes {
   /** Fetches all steps occasionally, otherwise only the steps that can have changed. */
   async fetch(isFull) {
     this.isFetching = true;
-    const { run } = this;
+    const { run, sinceSeconds: since } = this;
     const places = placesOf(run);
     const asked = new Set(this.ranks.keys());
-    const steps = isFull || this.isOfHub ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
-    const query = new URLSearchParams({ steps: String(steps) });
+    const query = this.query(isFull);
     for (const key of asked) query.append("rank", key);
-    if (!isFull) query.set("begin", String(this.latestEnd() - SETTLED_SECONDS));
     try {
       const rows = await getPages(`api/v1/runs/${encodeURIComponent(run.run)}/timeline`, query);
       if (run.run !== this.run.run) return;
-      if (isFull) this.lanes.clear();
+      if (isFull && since === null) this.lanes.clear();
       this.hasHole = false;
       for (const row of rows) {
         this.hasHole ||= !isFull && this.leavesHole(row);
@@ -94,6 +97,7 @@ export class Lanes {
       if (isFull) {
         this.fullFetchMs = performance.now();
         this.asked = asked;
+        this.reachSeconds = since ?? this.earliestBegin();
       }
       this.onChange();
     } catch {
@@ -102,6 +106,21 @@ export class Lanes {
       this.fetchedMs = performance.now();
       this.isFetching = false;
     }
+  }
+
+  /** All steps of the shown range, or the steps that can have changed. */
+  query(isFull) {
+    const since = this.sinceSeconds;
+    const isLong = isFull || this.isOfHub;
+    const steps = since !== null && isFull ? MOST_STEPS + 1 : isLong ? NUM_STEPS + 1 : NUM_FRESH_STEPS;
+    const query = new URLSearchParams({ steps: String(steps) });
+    if (!isFull) query.set("begin", String(this.latestEnd() - SETTLED_SECONDS));
+    else if (since !== null) query.set("begin", String(since));
+    return query;
+  }
+
+  earliestBegin() {
+    return Math.min(...[...this.lanes.values()].map((lane) => lane.rows[0].begin_seconds));
   }
 
   latestEnd() {
@@ -124,9 +143,10 @@ export class Lanes {
     const known = lane.steps.get(row.step)?.pieces ?? [];
     const earlier = known.filter((piece) => piece.begin_seconds < first);
     lane.steps.set(row.step, { ...row, pieces: [...earlier, ...row.pieces] });
-    const surplus = [...lane.steps.keys()].slice(0, -(NUM_STEPS + 1));
-    for (const step of surplus) lane.steps.delete(step);
-    lane.rows = [...lane.steps.values()].sort((a, b) => a.begin_seconds - b.begin_seconds);
+    const most = (this.sinceSeconds === null ? NUM_STEPS : MOST_STEPS) + 1;
+    const rows = [...lane.steps.values()].sort((one, other) => one.begin_seconds - other.begin_seconds);
+    for (const surplus of rows.splice(0, rows.length - most)) lane.steps.delete(surplus.step);
+    lane.rows = rows;
   }
 
   /** The lanes in the order of the rank table. */
@@ -135,21 +155,23 @@ export class Lanes {
     return known.map((key) => this.lanes.get(key));
   }
 
-  /** The reported pieces; open pieces are extended to `now`. */
-  piecesOf(lane, now) {
-    const pieces = lane.rows.flatMap((row) =>
+  /** The reported pieces of steps that end after `begin`; open pieces are extended to `now`. */
+  piecesOf(lane, now, begin = -Infinity) {
+    const shown = lane.rows.filter((row) => (row.end_seconds ?? Infinity) > begin);
+    const pieces = shown.flatMap((row) =>
       row.pieces.map((piece) => ({ ...piece, step: row.step })),
     );
     const rank = this.ranks.get(lane.key);
     if (rank?.state !== "live") return pieces;
     const span = rank.inflight.at(-1);
     const known = pieces.length ? pieces.at(-1).end_seconds : -Infinity;
-    const begin = Math.max(known, span?.begin_seconds ?? known);
-    if (!Number.isFinite(begin) || begin >= now) return pieces;
+    const openBegin = Math.max(known, span?.begin_seconds ?? known);
+    if (!Number.isFinite(openBegin) || openBegin >= now) return pieces;
     const last = pieces.at(-1);
     const [kind, name] = drawnAs(span);
-    if (last && last.kind === kind && last.name === name && begin === known) last.end_seconds = now;
-    else pieces.push({ kind, name, begin_seconds: begin, end_seconds: now, step: rank.step });
+    const isSame = last && last.kind === kind && last.name === name && openBegin === known;
+    if (isSame) last.end_seconds = now;
+    else pieces.push({ kind, name, begin_seconds: openBegin, end_seconds: now, step: rank.step });
     return pieces;
   }
 }

@@ -4,6 +4,7 @@ import { element, setHidden, setText } from "./element.js";
 import { duration } from "./format.js";
 import { canvasFill } from "./palette.js";
 import { partsOf } from "./split.js";
+import { onStep, pointAtStep } from "./step_cursor.js";
 import { drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
 import { themeColors } from "./theme.js";
 import { hideTooltip, partRows, showTooltip } from "./tooltip.js";
@@ -17,7 +18,8 @@ const MIN_HEIGHT_PX = 180;
 const MAX_BARS = 40; // the snapshot has only the latest few steps; the page caches more
 
 export class StepBars {
-  constructor() {
+  /** Calls `onOpen(step)` when the reader chooses a bar. */
+  constructor(onOpen) {
     this.canvas = document.getElementById("steps");
     this.select = /** @type {HTMLSelectElement} */ (document.getElementById("steps-role"));
     this.says = document.getElementById("walk-says");
@@ -26,6 +28,11 @@ export class StepBars {
     this.canvas.addEventListener("mouseleave", () => this.unpoint());
     this.canvas.addEventListener("blur", () => this.unpoint());
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
+    this.canvas.addEventListener("click", () => this.shown?.[this.chosen] && onOpen(this.shown[this.chosen].step));
+    onStep((step) => {
+      this.pointed = step;
+      this.isDirty = true;
+    });
     this.bars = new Map();
     this.chosen = null;
     this.owner = "";
@@ -128,7 +135,7 @@ export class StepBars {
       y -= height;
     }
     if (bar.missing.length) drawText(context, "✕", x + width / 2, y - 7, colors.bad, "center");
-    if (index !== this.chosen) return;
+    if (index !== this.chosen && bar.step !== this.pointed) return;
     context.strokeStyle = colors.text;
     context.lineWidth = 1.5;
     context.strokeRect(x - 1, y - 1, width + 2, this.bottom - y + 1);
@@ -146,6 +153,7 @@ export class StepBars {
     if (index !== this.chosen) this.isDirty = true;
     this.chosen = index;
     const bar = this.shown[index];
+    pointAtStep(bar.step);
     const missing = bar.missing.length ? `; without ${bar.missing.join(", ")}` : "";
     const detail = `${duration(bar.wallSeconds)}, mean of ${bar.numRanks} ranks${missing}`;
     showTooltip(x, y, `Step ${bar.step}`, detail, partRows(bar.parts, bar.wallSeconds));
@@ -155,6 +163,7 @@ export class StepBars {
   unpoint() {
     if (this.chosen !== null) this.isDirty = true;
     this.chosen = null;
+    pointAtStep(null);
     hideTooltip();
   }
 

@@ -1,11 +1,16 @@
 // The latest steps of every rank on one time axis whose right edge is now.
 
+import { arrivalOf } from "./arrivals.js";
 import { setText } from "./element.js";
-import { axisSeconds, duration, shownWords } from "./format.js";
+import { axisSeconds, count, duration, shownWords } from "./format.js";
 import { Lanes, lastEnd, NUM_STEPS } from "./lanes.js";
 import { canvasFill } from "./palette.js";
+import { tokensOf } from "./step_card.js";
+import { pointAtStep } from "./step_cursor.js";
 import { AXIS_FONT, drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
 import { themeColors } from "./theme.js";
+import { StepTimes } from "./time_range.js";
+import { TimelineControls } from "./timeline_controls.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
 const TOP_PX = 22;
@@ -23,8 +28,12 @@ export function unaskedWords(run, nodes) {
 }
 
 export class Timeline {
-  constructor() {
+  /** Calls `onOpen(key, step)` with the key "ROLE/RANK" when the reader chooses a piece. */
+  constructor(onOpen) {
+    this.onOpen = onOpen;
     this.canvas = document.getElementById("timeline");
+    this.times = new StepTimes();
+    this.fixed = null; // the range that the reader chose; null while the timeline follows now
     this.note = document.getElementById("timeline-note");
     this.says = document.getElementById("walk-says");
     this.lanes = new Lanes(() => {
@@ -36,7 +45,8 @@ export class Timeline {
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
     this.canvas.addEventListener("mouseleave", () => this.unpoint());
     this.canvas.addEventListener("blur", () => this.unpoint());
-    this.canvas.addEventListener("keydown", (event) => this.walk(event));
+    this.canvas.addEventListener("keydown", (event) => this.controls.key(event) || this.walk(event));
+    this.controls = new TimelineControls(this);
   }
 
   /** `nodes` are the nodes that report to the hub; the hub fetches the timeline from them. */
@@ -44,7 +54,34 @@ export class Timeline {
     this.run = run;
     this.unasked = unaskedWords(run, nodes);
     this.say();
-    if (this.lanes.update(run, this.view?.seconds ?? 0, nodes.length > 0)) this.unpoint();
+    this.times.update(run.run, run.steps);
+    const since = this.fixed?.begin ?? null;
+    if (!this.lanes.update(run, this.view?.seconds ?? 0, nodes.length > 0, since)) return;
+    this.unpoint();
+    this.follow();
+  }
+
+  /** Shows a range of Unix times until `follow`. */
+  show({ begin, end }) {
+    this.fixed = { begin, end };
+    this.isDirty = true;
+    this.controls.say();
+  }
+
+  follow() {
+    this.fixed = null;
+    this.isDirty = true;
+    this.controls.say();
+  }
+
+  /** The range that can be shown: from the first known step to the latest time that was drawn. */
+  limits() {
+    return this.times.limits(Math.max(this.nowSeconds, this.view?.end ?? 0));
+  }
+
+  secondsAt(clientX) {
+    const left = this.canvas.getBoundingClientRect().left + this.view.left;
+    return this.view.begin + (clientX - left) / this.view.scale;
   }
 
   /** The shown time range: eight typical steps, or one full step that lasts much longer. */
@@ -62,6 +99,8 @@ export class Timeline {
       0,
       ...rows.filter((row) => row.end_seconds === null).map((row) => end - row.begin_seconds),
     );
+    this.nowSeconds = end;
+    if (this.fixed) return { ...this.fixed, seconds: this.fixed.end - this.fixed.begin, isLive: false };
     const seconds = Math.min(Math.max(typical, running * 1.3), Math.max(end - first, 0.1));
     return { begin: end - seconds, end, seconds, isLive };
   }
@@ -106,6 +145,7 @@ export class Timeline {
     this.paintAxis(context, bottom, colors);
     this.paintCursor(context, colors);
     this.paintDeaths(context, colors);
+    this.controls.paintMap();
     this.say();
   }
 
@@ -127,8 +167,8 @@ export class Timeline {
 
   paintLane(context, lane, y, now) {
     const height = this.view.laneHeight - 4;
-    for (const piece of this.lanes.piecesOf(lane, now)) {
-      if (piece.end_seconds < this.view.begin) continue;
+    for (const piece of this.lanes.piecesOf(lane, now, this.view.begin)) {
+      if (piece.end_seconds < this.view.begin || piece.begin_seconds > this.view.end) continue;
       const x = this.x(piece.begin_seconds);
       context.fillStyle = canvasFill(context, piece.kind, piece.name);
       context.fillRect(x, y + 2, Math.max(0.6, this.x(piece.end_seconds) - x), height);
@@ -167,8 +207,10 @@ export class Timeline {
     for (let ago = step; ago < view.seconds; ago += step) {
       const x = Math.round(view.right - ago * view.scale) + 0.5;
       drawLine(context, x, bottom, x, bottom + 4, colors.line);
-      drawText(context, `−${axisSeconds(ago)}`, x, bottom + 13, colors.quiet, "center");
+      const text = this.fixed ? clockText(view.end - ago, step) : `−${axisSeconds(ago)}`;
+      drawText(context, text, x, bottom + 13, colors.quiet, "center");
     }
+    if (this.fixed) return;
     const edge = Math.round(view.right) + 0.5;
     drawLine(
       context,
@@ -208,10 +250,8 @@ export class Timeline {
     const box = this.canvas.getBoundingClientRect();
     const lane = Math.floor((event.clientY - box.top - TOP_PX) / this.view.laneHeight);
     const at = this.view.begin + (event.clientX - box.left - this.view.left) / this.view.scale;
-    const pieces = this.view.lanes[lane]
-      ? this.lanes.piecesOf(this.view.lanes[lane], this.view.end)
-      : [];
-    const piece = pieces.find((p) => p.begin_seconds <= at && at < p.end_seconds);
+    const pieces = this.view.lanes[lane] ? this.piecesOf(this.view.lanes[lane]) : [];
+    const piece = pieces.find(({ begin_seconds: begin, end_seconds: end }) => begin <= at && at < end);
     if (!piece || at > this.view.end) {
       this.unpoint();
       return;
@@ -223,18 +263,50 @@ export class Timeline {
   unpoint() {
     if (this.cursor) this.isDirty = true;
     this.cursor = null;
+    pointAtStep(null);
     hideTooltip();
+  }
+
+  /** Opens the rank and the step of the selected piece. */
+  choose() {
+    const lane = this.view?.lanes[this.cursor?.lane];
+    const piece = lane && this.selected(lane);
+    if (piece && piece.step !== null) this.onOpen(lane.key, piece.step);
+  }
+
+  piecesOf(lane) {
+    return this.lanes.piecesOf(lane, this.nowSeconds, this.view.begin);
+  }
+
+  selected(lane) {
+    return this.piecesOf(lane).find((piece) => piece.begin_seconds === this.cursor.begin);
   }
 
   explain(lane, piece, x, y) {
     const seconds = piece.end_seconds - piece.begin_seconds;
     const where = `${lane.role} rank ${lane.rank}${piece.step === null ? "" : `, step ${piece.step}`}`;
-    const ago = `began ${duration(this.view.end - piece.begin_seconds)} ago`;
-    showTooltip(x, y, where, ago, [
+    const began = `began ${duration(this.nowSeconds - piece.begin_seconds)} ago`;
+    const arrival = this.arrival(piece);
+    const last = arrival ? `for ${this.labelOf(this.view.lanes[arrival.last])}, which arrived last` : "";
+    pointAtStep(piece.step);
+    showTooltip(x, y, where, [began, this.tokensOf(lane, piece.step), last].filter(Boolean).join(" · "), [
       { kind: piece.kind, name: piece.name, text: duration(seconds), strong: true },
     ]);
     this.isDirty = true;
-    return `${where}: ${piece.kind === "wait" ? "wait " : ""}${piece.name}, ${duration(seconds)}`;
+    const name = `${piece.kind === "wait" ? "wait " : ""}${piece.name}`;
+    return `${where}: ${[name, duration(seconds), last].filter(Boolean).join(", ")}`;
+  }
+
+  /** "512 tokens": of the latest closed step only, others are in the card of a step. */
+  tokensOf(lane, step) {
+    const rank = this.lanes.ranks.get(lane.key);
+    if (!rank || rank.step === null || step !== rank.step - 1) return "";
+    const total = tokensOf(rank);
+    return total ? `${count(total)} tokens` : "";
+  }
+
+  arrival(piece) {
+    return arrivalOf(piece, this.view.lanes.map((lane) => this.piecesOf(lane)));
   }
 
   walk(event) {
@@ -245,14 +317,14 @@ export class Timeline {
     const [down, along] = moves[event.key];
     const { lanes } = this.view;
     const lane = Math.min(Math.max((this.cursor?.lane ?? 0) + down, 0), lanes.length - 1);
-    const shown = this.lanes
-      .piecesOf(lanes[lane], this.view.end)
-      .filter((p) => p.end_seconds > this.view.begin);
+    const shown = this.piecesOf(lanes[lane]).filter(
+      (piece) => piece.end_seconds > this.view.begin && piece.begin_seconds < this.view.end,
+    );
     if (!shown.length) return;
     const at = this.cursor?.begin ?? Infinity;
     const here = Math.max(
       0,
-      shown.findLastIndex((p) => p.begin_seconds <= at),
+      shown.findLastIndex((piece) => piece.begin_seconds <= at),
     );
     const piece = shown[Math.min(Math.max(here + (this.cursor ? along : 0), 0), shown.length - 1)];
     this.cursor = { lane, begin: piece.begin_seconds };
@@ -264,10 +336,9 @@ export class Timeline {
 
   paintCursor(context, colors) {
     const lane = this.view.lanes[this.cursor?.lane];
-    const piece =
-      lane &&
-      this.lanes.piecesOf(lane, this.view.end).find((p) => p.begin_seconds === this.cursor.begin);
+    const piece = lane && this.selected(lane);
     if (!piece) return;
+    this.paintArrival(context, piece, colors);
     const x = Math.max(this.x(piece.begin_seconds), this.view.left);
     const y = TOP_PX + this.cursor.lane * this.view.laneHeight;
     context.strokeStyle = colors.text;
@@ -279,4 +350,25 @@ export class Timeline {
       this.view.laneHeight - 2,
     );
   }
+  /** Arrows from the rank that arrived last to the ranks that waited for it. */
+  paintArrival(context, piece, colors) {
+    const arrival = this.arrival(piece);
+    if (!arrival) return;
+    const x = Math.min(this.x(piece.end_seconds), this.view.right);
+    const middle = (lane) => TOP_PX + (lane + 0.5) * this.view.laneHeight;
+    for (const lane of arrival.waiting) {
+      const toward = Math.sign(lane - arrival.last) * 5;
+      drawLine(context, x, middle(arrival.last), x, middle(lane), colors.accent, 1.5);
+      drawLine(context, x - 4, middle(lane) - toward, x, middle(lane), colors.accent, 1.5);
+      drawLine(context, x + 4, middle(lane) - toward, x, middle(lane), colors.accent, 1.5);
+    }
+    context.fillStyle = colors.accent;
+    context.fillRect(x - 3, middle(arrival.last) - 3, 6, 6);
+  }
+}
+
+/** Time of day; with a fraction on an axis of less than a second per tick. */
+function clockText(seconds, tickSeconds) {
+  const time = new Date(seconds * 1000).toLocaleTimeString("en-GB");
+  return tickSeconds < 1 ? `${time}${(seconds % 1).toFixed(2).slice(1)}` : time;
 }

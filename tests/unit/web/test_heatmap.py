@@ -41,9 +41,15 @@ def test_it_is_asked_for_by_run():
     try:
         with httpx.Client(base_url=f"{server.url}/api/v1/runs/", timeout=10) as client:
             answer = client.get(f"{RUN}/heatmap", params={"measure": "wait", "after": 1})
+            (one,), known = (
+                client.get(f"{RUN}/steps?step=1").json(),
+                client.get(f"{RUN}/steps").json(),
+            )
             none, wrong = client.get("none/heatmap"), client.get(f"{RUN}/heatmap?measure=x")
     finally:
         server.stop()
     found = answer.json()
     assert (found["steps"], found["measure"], len(found["values"][0])) == ([2], "wait", 2)
+    assert (one["step"], [cell["rank"] for cell in one["cells"]]) == (1, ["0", "1"])
+    assert [(row["step"], row["cells"]) for row in known] == [(0, []), (1, []), (2, [])]
     assert (none.status_code, wrong.status_code) == (404, 422)
