@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from dfx_agent.agent.local_run import LocalRun
-from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.run import Reported
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.node.device_stages import Figures, Sample, merged
 from dfx_agent.node.devices.owners import VARIABLES, ProcessDevices, devices_of

@@ -11,12 +11,11 @@ from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
-from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import LedgerNews
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.run import Reported, RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.measurements import RankTotals
 from dfx_agent.facts.memory import MemoryFacts
@@ -14,6 +13,21 @@ from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import Launch, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.snapshot import DroppedRanks, EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An event that a device reported."""
+
+    device: str
+    name: str
+    """Such as "XID 79"."""
+    meaning: str
+    time_seconds: float
+    """Unix time."""
+    node: str = ""
+    ranks: tuple[tuple[str, str], ...] = ()
+    """(role, label) of the ranks that use the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

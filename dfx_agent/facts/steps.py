@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.layout import NO_LAYOUT, Layout
 from dfx_agent.snapshot.document import Pairs
 
@@ -132,6 +131,19 @@ class Step:
             return self.last_end_seconds
         longest = max(rank_step.wall_seconds for rank_step in self.ranks.values())
         return self.begin_seconds + longest
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """The devices of one rank over the last minute."""
+
+    names: tuple[str, ...]
+    """Such as "nvidia:3"."""
+    clock_hertz: float | None
+    throttled_ratio: float | None
+    """Share of the time in which the clocks were reduced."""
+    reasons: tuple[str, ...] = ()
+    """Why the clocks were reduced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.flight import FlightRecord, RecordedGroup
 from dfx_agent.facts.rank import Failure, RankFacts
+from dfx_agent.facts.run import Reported
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.stacks import ProcessStacks
 from dfx_agent.facts.steps import Step

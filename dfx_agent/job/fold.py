@@ -10,12 +10,11 @@ from statistics import median
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.bounds import MAX_ROLES
-from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.layout import Layout, merged
 from dfx_agent.facts.ledger import LedgerNews, Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
-from dfx_agent.facts.run import RunFacts
+from dfx_agent.facts.run import Reported, RunFacts
 from dfx_agent.facts.scalars import ReportedScalars, UpdateCounts
 from dfx_agent.facts.seat import LOG_ROLE, ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps

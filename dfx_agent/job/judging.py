@@ -16,10 +16,10 @@ from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.catalogue.native import load as native_names
 from dfx_agent.catalogue.native.signal_sources import clear_meaning, input_of
-from dfx_agent.facts.devices import Reported
 from dfx_agent.facts.ledger import Progress
 from dfx_agent.facts.memory import MemoryFacts
 from dfx_agent.facts.rank import RankFacts
+from dfx_agent.facts.run import Reported
 from dfx_agent.facts.scalars import ReportedScalars, ScalarRecord, UpdateCounts
 from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dfx_agent.base.text import joined
-from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.run import Reported
 from dfx_agent.judge import sentences
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import Verdict

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dfx_agent.facts.devices import DeviceState
+from dfx_agent.facts.steps import DeviceState
 from dfx_agent.node.time.account import Split, TimeAccount
 from dfx_agent.snapshot import StageDevice
 

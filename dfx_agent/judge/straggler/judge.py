@@ -23,9 +23,8 @@ from dataclasses import replace
 from statistics import median
 
 from dfx_agent.base.text import seconds_text
-from dfx_agent.facts.devices import DeviceState
 from dfx_agent.facts.layout import NO_LAYOUT, Layout
-from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, RoleSteps, Step
+from dfx_agent.facts.steps import LEAST_SECONDS, TRANSFER, DeviceState, RoleSteps, Step
 from dfx_agent.judge.straggler import sentences
 from dfx_agent.judge.straggler.causes import SLOWER, SLOWER_TOKENS_UNKNOWN
 from dfx_agent.judge.straggler.columns import RoleColumns

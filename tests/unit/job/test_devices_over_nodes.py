@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nodes_scene import HUB_SECONDS, Hub, Node
 
-from dfx_agent.facts.devices import DeviceState, Reported
-from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.facts.run import Reported
+from dfx_agent.facts.steps import DeviceState, RoleSteps
 
 
 def hung() -> Hub:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.facts.devices import Reported
+from dfx_agent.facts.run import Reported
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.snapshot import Verdict
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.simulated_steps import Job, same_tokens, slower
-from dfx_agent.facts.devices import DeviceState
-from dfx_agent.facts.steps import RoleSteps
+from dfx_agent.facts.steps import DeviceState, RoleSteps
 from dfx_agent.judge.straggler.judge import StragglerJudge
 
 WELL = DeviceState(("nvidia:0",), 1.755e9, 0.0)
