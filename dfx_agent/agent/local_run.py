@@ -9,6 +9,7 @@ from math import isfinite
 
 from dfx_agent.agent.config_flops import ConfigFlops
 from dfx_agent.agent.peak_flops import Peaks
+from dfx_agent.agent.work_rows import work_row
 from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.facts.ledger import LedgerNews
@@ -272,7 +273,10 @@ class LocalRun:
         found = self.processes.get((process.role, process.label))
         if found is None:
             return None
-        return rank_totals(found, self.collectives.group_rows(found), self.facts.now_ns)
+        totals = rank_totals(found, self.collectives.group_rows(found), self.facts.now_ns)
+        with self.faults.guard("rendering", self.run, f"work of rank {found.label}"):
+            return replace(totals, work=work_row(found, self.peaks, self.model_configs))
+        return totals
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What is concluded now of the processes of this node."""

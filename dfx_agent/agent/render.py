@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from dfx_agent.agent.local_run import LocalRun
-from dfx_agent.agent.work_rows import work_row
 from dfx_agent.facts.measurements import RankDetails
 from dfx_agent.facts.seat import LOG_ROLE
 from dfx_agent.job.rank_rows import RankInput, rank_row
@@ -129,7 +128,6 @@ def _details(run: LocalRun, process: Process) -> RankDetails:
         gauges=dict(process.gauges),
         collectives=run.collectives.rows(process),
         device_stages=process.devices.rows(),
-        work=work_row(process, run.peaks, run.model_configs),
     )
 
 

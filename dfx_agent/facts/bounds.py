@@ -67,6 +67,8 @@ def _nums_of_ranks(facts: RunFacts) -> Iterator[int]:
         yield from map(len, (split.wait_seconds, *split.wait_seconds.values()))
         yield from map(len, (totals.devices, totals.device_names, totals.held, totals.groups))
         yield from _nums_of_loop(totals.event_loop)
+        if totals.work is not None:
+            yield from map(len, (totals.work.stages, totals.work.models))
 
 
 def _nums_of_loop(loop: EventLoopRow | None) -> Iterator[int]:
@@ -87,8 +89,9 @@ def _names(facts: RunFacts) -> Iterator[str]:
         yield from (*totals.counters_total, *totals.tokens_total)
         yield from totals.totals.stage_seconds
         yield from (row.group for row in totals.groups)
-        loop = totals.event_loop
+        loop, work = totals.event_loop, totals.work
         yield from (holder.name for holder in (loop.holders if loop else ()))
+        yield from (work.device, work.reason, *(m.name for m in work.models)) if work else ()
     for scalars in facts.scalars:
         yield from (scalar.key for scalar in scalars.scalars)
     for engine in facts.engines or ():

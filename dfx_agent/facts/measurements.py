@@ -56,6 +56,8 @@ class RankTotals:
     """Its process groups, as its guest counts them."""
     event_loop: EventLoopRow | None = None
     """None for a process that has ended."""
+    work: WorkRow | None = None
+    """FLOPs of its latest step that has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,5 +75,4 @@ class RankDetails:
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
     device_stages: tuple[StageDevice, ...] = ()
-    work: WorkRow | None = None
     outside: OutsideLook | None = None

@@ -26,6 +26,7 @@ from dfx_agent.snapshot import (
     HostMemory,
     NonAllocatorMemory,
     TimeSplit,
+    WorkRow,
 )
 
 _INSTANT_NS = 10**5
@@ -71,6 +72,7 @@ def totals(exact: RankTotals) -> RankTotals:
         beside_allocator=exact.beside_allocator and _numbers(exact.beside_allocator),
         groups=exact.groups[:MAX_NAMES_OF_RANK],
         event_loop=_floats(exact.event_loop),
+        work=exact.work and _work(exact.work),
     )
 
 
@@ -188,6 +190,14 @@ def _bytes(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _numbers(value)
     return float(f"{value:.4g}") if isinstance(value, (float, int)) else value
+
+
+def _work(exact: WorkRow) -> WorkRow:
+    """A job chooses its models and stages, so their number is limited, and the text on them."""
+    most = MAX_NAMES_OF_RANK
+    named = replace(exact, reason=exact.reason[:MAX_NAME_CHARACTERS], models=exact.models[:most])
+    rounded: WorkRow = _floats(replace(named, stages=exact.stages[:most]))
+    return rounded
 
 
 def _floats(value: Any) -> Any:

@@ -69,6 +69,8 @@ class UnsentItems(Generic[_Item]):
 
 class _SentTotals(NamedTuple):
     totals: RankTotals
+    first_ns: int
+    """When the first totals of this process were sent."""
     sent_ns: int
     is_final: bool
     """Whether its process had ended."""
@@ -162,6 +164,8 @@ class UnsentFacts:
     ) -> tuple[RankTotals, ...]:
         """Totals that have changed, of a living rank at most once in 60 s, or 5 s for samples.
 
+        At first they are sent after 5, 10, 20, 40 and 80 s: totals at the start say nothing.
+
         ``read``: called only for processes whose totals are due.
         """
         before, self._totals = {} if is_full else self._totals, {}
@@ -172,7 +176,8 @@ class UnsentFacts:
                 self._totals[process] = sent
             elif (totals := read(process)) is not None:
                 rounded, is_final = rounding.totals(totals), not self._is_living(process)
-                self._totals[process] = _SentTotals(rounded, now_ns, is_final)
+                first_ns = now_ns if sent is None else sent.first_ns
+                self._totals[process] = _SentTotals(rounded, first_ns, now_ns, is_final)
                 if sent is None or sent.totals != rounded:
                     changed.append(rounded)
         return tuple(changed)
@@ -182,7 +187,8 @@ class UnsentFacts:
             return not sent.is_final
         is_frequent = process.role in ROLLOUT_SIDE or sent.totals.event_loop is not None
         every_ns = _TOTALS_OF_ROLLOUT_EVERY_NS if is_frequent else _TOTALS_EVERY_NS
-        return now_ns - sent.sent_ns >= every_ns
+        age_ns = max(_TOTALS_OF_ROLLOUT_EVERY_NS, sent.sent_ns - sent.first_ns)
+        return now_ns - sent.sent_ns >= min(every_ns, age_ns)
 
     def _is_living(self, process: ProcessId) -> bool:
         """As in the report that ``seats`` has begun."""

@@ -16,9 +16,7 @@ PeakSource = Literal["table", "override", "unknown"]
 RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
-ON_DEMAND = frozenset(
-    {"current", "scalars", "stamps", "gauges", "collectives", "device_stages", "work"}
-)
+ON_DEMAND = frozenset({"current", "scalars", "stamps", "gauges", "collectives", "device_stages"})
 """Fields of a RankRow that a hub requests from the node when a page shows the rank."""
 
 

@@ -196,12 +196,15 @@ def test_totals_are_sent_every_minute_and_when_the_process_has_ended(role, secon
     def read(_process: ProcessId) -> RankTotals:
         return RankTotals(process=process, num_records=next(reads))
 
-    living, due = Seat(role=role, label="0", created_ns=1), 100 + seconds
+    living = Seat(role=role, label="0", created_ns=1)
     unsent.seats([living], is_full=True)
-    assert [sent(at) for at in (100, 101, due - 1, due, due + 1)] == [[1], [], [], [2], []]
-    assert sent(due + 2, is_full=True) == [3]
+    at_start = [100, 105, 110, 120, 140, 180] if role == "trainer" else [100, 105]
+    assert [at for at in range(100, at_start[-1] + 5) if sent(at)] == at_start
+    reads, due = count(20), at_start[-1] + seconds
+    assert [sent(at) for at in (due - 1, due, due + 1)] == [[], [20], []]
+    assert sent(due + 2, is_full=True) == [21]
     unsent.seats([replace(living, state="exited")], is_full=False)
-    assert [sent(at) for at in (due + 3, due + 4, due + 100)] == [[4], [], []]
+    assert [sent(at) for at in (due + 3, due + 4, due + 100)] == [[22], [], []]
 
 
 def test_totals_are_stored_until_new_ones_arrive_or_the_process_is_removed():

@@ -54,6 +54,7 @@ NUM_STEPS, STEP_MS = 14, 400
 # what a hub does not receive, or rounds
 PERMITTED = {
     (RunRow, "judged_seconds"): "each says when it judged itself",
+    (RunRow, "scalars"): "only values travel that a judge reads, or that a page always draws",
     (Incident, "id"): "made of its begin, which is rounded before it is sent",
 }
 # of a rank that nobody looks at, these stay on its node because each would be sent with every step;
@@ -65,7 +66,6 @@ NOT_SENT = {
     "gauges": "any number of names, which the job chooses",
     "collectives": "six numbers per group and stage",
     "device_stages": "several numbers per stage and device",
-    "work": "FLOPs per stage and step",
     "is_full": "says that the others are missing",
 }
 
@@ -114,7 +114,7 @@ class Both:
 
     def passes(self, step: int, slow: int = -1, **numbers: float) -> None:
         """``numbers``: of the actor, beside or instead of its usual ones."""
-        known = {"grad_norm": 1.0, "entropy": 0.5 - step / 100, **numbers}
+        known = {"grad_norm": 1.0, "entropy": 0.5 - step / 100, "unjudged": 1.0, **numbers}
         for rank in self.ranks:
             work_ms = 300 if rank.rank == slow else 150
             self._writes(rank, step, work_ms, known)
@@ -192,6 +192,9 @@ def _is_same(one: object, other: object, path: str) -> bool:
 def assert_same(node: RunRow, hub: RunRow) -> None:
     """Also with the rows that the hub shows of ranks that somebody looks at."""
     assert "\n".join(differences(node, hub)) == ""
+    by_key = {row.key: row for row in node.scalars}
+    common = [by_key[row.key] for row in hub.scalars]
+    assert "\n".join(differences(common, list(hub.scalars))) == ""
     shown = ShownRanks(lambda _, ranks: [r for r in node.ranks if (r.role, r.rank) in ranks])
     full = shown.full(hub.run, hub.ranks)
     shown.close()
