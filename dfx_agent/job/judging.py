@@ -25,12 +25,16 @@ from dfx_agent.facts.seat import ProcessId, Seat
 from dfx_agent.facts.steps import RoleSteps
 from dfx_agent.judge.bottleneck.causes import REPORTED_METRICS
 from dfx_agent.judge.data.ledger import RunLedger
-from dfx_agent.judge.divergence.bank import PARAMETERS
+from dfx_agent.judge.divergence.bank import LATCH_STEPS
+from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.health import RunHealth, SavedHealth
 from dfx_agent.judge.divergence.history import signal_history
 from dfx_agent.judge.divergence.inputs import broken_place
 from dfx_agent.judge.divergence.saved_state import FORMAT_2
+from dfx_agent.judge.divergence.signal import CUSUM_ALARM, CUSUM_SLACK, CUSUM_Z_CAP
 from dfx_agent.judge.divergence.skipped_updates import SkippedUpdates
+from dfx_agent.judge.divergence.symptoms import ACTIVE_STEPS, CALM_STEPS
+from dfx_agent.judge.divergence.symptoms import SIGNALS as DETECTED
 from dfx_agent.judge.divergence.verdict import broken_verdict, divergence_verdict, unseen_verdict
 from dfx_agent.judge.hang.judge import KINDS, HangJudge
 from dfx_agent.judge.memory.judge import MemoryJudge
@@ -38,13 +42,30 @@ from dfx_agent.judge.part_of_job import only_what_is_seen
 from dfx_agent.judge.reconcile import paces, reconciled
 from dfx_agent.judge.reported import with_reported
 from dfx_agent.judge.straggler.judge import StragglerJudge
-from dfx_agent.snapshot import SignalHistory, Verdict
+from dfx_agent.snapshot import DetectorParameters, SignalHistory, SignalParameters, Verdict
 from dfx_agent.snapshot.faults import Faults, facts_of, unjudged
 
 # judgements that verdicts need, as faults name them
 STEPS, WAITS, SIGNALS, BATCHES = "closed steps", "waits", "signals", "batches"
 # values that are only drawn, and the rank that reports them: all ranks report the same
 _DRAWN, _FIRST = frozenset({"dfx_learning_rate"}), frozenset({"0"})
+# parameters of the signal detector, by name
+PARAMETERS = DetectorParameters(
+    window_steps=WINDOW_STEPS,
+    gap_steps=GAP_STEPS,
+    warm_steps=WARM_STEPS,
+    active_steps=ACTIVE_STEPS,
+    calm_steps=CALM_STEPS,
+    latch_steps=LATCH_STEPS,
+    cusum_z_cap=CUSUM_Z_CAP,
+    cusum_slack=CUSUM_SLACK,
+    cusum_alarm=CUSUM_ALARM,
+    signals=tuple(
+        SignalParameters(spec.name, spec.symptom, spec.directions, spec.least, spec.scale_floor)
+        for spec in DETECTED
+    ),
+)
+
 
 # state of the signal judge that the next agent restores: baselines and progress
 Signals: TypeAlias = RunHealth
@@ -89,10 +110,7 @@ class JobView(Protocol):
 
 
 class JobJudge:
-    """The judges of one job. ``waits`` and ``memory`` are the latest verdicts of these kinds.
-
-    ``parameters``: parameters of the signal detector, by name.
-    """
+    """The judges of one job. ``waits`` and ``memory`` are the latest verdicts of these kinds."""
 
     parameters = PARAMETERS
 

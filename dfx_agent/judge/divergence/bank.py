@@ -16,7 +16,6 @@ from dfx_agent.catalogue.alerts.conditions import Condition
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.judge.divergence.aborted_share import AbortedShare, TimeoutShare
 from dfx_agent.judge.divergence.around_onset import SavedAroundOnset
-from dfx_agent.judge.divergence.baseline import GAP_STEPS, WARM_STEPS, WINDOW_STEPS
 from dfx_agent.judge.divergence.broken_values import NonFinite
 from dfx_agent.judge.divergence.cause_order import onset_of
 from dfx_agent.judge.divergence.collapse import (
@@ -33,17 +32,9 @@ from dfx_agent.judge.divergence.reward_trend import RewardTrend, SavedRewardTren
 from dfx_agent.judge.divergence.run_collapses import RunCollapses, SavedCollapses
 from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
 from dfx_agent.judge.divergence.score_spread import SavedSpread, ScoreSpread
-from dfx_agent.judge.divergence.signal import (
-    CUSUM_ALARM,
-    CUSUM_SLACK,
-    CUSUM_Z_CAP,
-    SavedSignal,
-    Signal,
-)
+from dfx_agent.judge.divergence.signal import SavedSignal, Signal
 from dfx_agent.judge.divergence.state_rows import RowMaker, StateRows
 from dfx_agent.judge.divergence.symptoms import (
-    ACTIVE_STEPS,
-    CALM_STEPS,
     SIGNALS,
     Calm,
     Direction,
@@ -54,9 +45,7 @@ from dfx_agent.judge.divergence.symptoms import (
 )
 from dfx_agent.judge.divergence.vote import Vote
 from dfx_agent.snapshot import (
-    DetectorParameters,
     OnsetRange,
-    SignalParameters,
     SignalRow,
     SignalState,
 )
@@ -66,22 +55,6 @@ LATCH_STEPS = 128
 LATCH_SECONDS = 120.0
 # baselines do not learn while an alert fires; after this many steps a lasting change is normal
 HOLD_STEPS = 32
-
-PARAMETERS = DetectorParameters(
-    window_steps=WINDOW_STEPS,
-    gap_steps=GAP_STEPS,
-    warm_steps=WARM_STEPS,
-    active_steps=ACTIVE_STEPS,
-    calm_steps=CALM_STEPS,
-    latch_steps=LATCH_STEPS,
-    cusum_z_cap=CUSUM_Z_CAP,
-    cusum_slack=CUSUM_SLACK,
-    cusum_alarm=CUSUM_ALARM,
-    signals=tuple(
-        SignalParameters(spec.name, spec.symptom, spec.directions, spec.least, spec.scale_floor)
-        for spec in SIGNALS
-    ),
-)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dfx_agent.catalogue import signals
 from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.catalogue.spec import metrics_of
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
-from dfx_agent.judge.divergence.bank import PARAMETERS, SignalBank
+from dfx_agent.job.judging import PARAMETERS
+from dfx_agent.judge.divergence.bank import SignalBank
 from dfx_agent.snapshot import AgentRow, RunRow, SignalState, Snapshot
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
