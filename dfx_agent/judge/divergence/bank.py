@@ -27,7 +27,7 @@ from dfx_agent.judge.divergence.collapse import (
     believed,
 )
 from dfx_agent.judge.divergence.explanations import Explanations
-from dfx_agent.judge.divergence.onset import History, find_onset
+from dfx_agent.judge.divergence.onset import UPDATE_KLS, History, find_onset, update_before
 from dfx_agent.judge.divergence.reward_trend import RewardTrend, SavedRewardTrend
 from dfx_agent.judge.divergence.run_collapses import RunCollapses, SavedCollapses
 from dfx_agent.judge.divergence.saved_state import FORMAT_2, SavedState
@@ -355,6 +355,17 @@ class SignalBank:
         for key, symptom in moved.items():
             own = find_onset(self._histories(*key), from_step=found.low_step)
             symptom.onset_step = found.step if own is None else own.step
+        histories = [s.history for s in self._signals if s.spec.name in UPDATE_KLS]
+        self._date_before(self._symptoms["divergence", "up"], update_before(found.step, histories))
+
+    def _date_before(self, symptom: Symptom | None, step: int | None) -> None:
+        """Move the onset of the run back to the step at which its cause moved, if it is earlier."""
+        if symptom is None or step is None or self._onset is None or step >= self._onset.step:
+            return
+        symptom.alarm(self._row, step)
+        symptom.onset_step = step
+        symptom.hold(self._row)
+        self._onset = OnsetRange(step, step, step, symptom.name)
 
     def _symptoms_of(self, signal: Signal) -> list[tuple[Symptom, float]]:
         return [

@@ -13,7 +13,7 @@ one degree of freedom).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from dfx_agent.snapshot import OnsetRange
 
@@ -29,6 +29,9 @@ CALM_Z = 2.0
 LATEST_ROWS = 10
 LEVEL_ROWS = 3
 RANGE = 1.92
+# these are measured in the update itself; what it does to the samples is seen in later rows
+UPDATE_KLS = frozenset({"policy_kl", "policy_kl_k2"})
+UPDATE_Z = 4.0
 
 
 def find_onset(histories: Iterable[History], from_step: int | None = None) -> OnsetRange | None:
@@ -50,6 +53,21 @@ def find_onset(histories: Iterable[History], from_step: int | None = None) -> On
         return None
     likely = [step for step, score in scores.items() if score >= scores[best] - RANGE]
     return OnsetRange(best, min(likely), max(likely))
+
+
+def update_before(onset_step: int, histories: Iterable[History]) -> int | None:
+    """The first of the steps with a far update that end in the row before the onset, or in it.
+
+    None if no KL of an update was far there.
+    """
+    firsts = []
+    for history in histories:
+        rows = [row for row in history if row[0] <= onset_step]
+        if rows and rows[-1][1] < UPDATE_Z:
+            rows.pop()
+        far = list(takewhile(lambda row: row[1] >= UPDATE_Z, reversed(rows)))
+        firsts += [step for step, _ in far[-1:]]
+    return min(firsts, default=None)
 
 
 def _latest_mean(zs: Sequence[float]) -> float:

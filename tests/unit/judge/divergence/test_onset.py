@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from training_curves import healthy
 
 from dfx_agent.judge.divergence.bank import SignalBank
-from dfx_agent.judge.divergence.onset import find_onset
+from dfx_agent.judge.divergence.onset import find_onset, update_before
 from dfx_agent.judge.divergence.verdict import divergence_verdict
 
 ROWS = st.lists(st.floats(-1e6, 1e6), max_size=60)
@@ -119,3 +119,34 @@ def test_what_moves_after_the_page_began_is_not_dated_before_it():
             dates = {row.symptom: row.onset_step for row in state.symptoms if row.is_active}
             assert min(dates.values()) >= state.onset.low_step
     assert "entropy" in dates
+
+
+@pytest.mark.parametrize(
+    ("kl", "step"),
+    [
+        ([0.0] * 9 + [5.1, 2.0, 2.0], 9),  # the far update is one row before the onset
+        ([0.0] * 8 + [5.9, 4.4, 5.6, 4.5], 8),  # and lasts until after it
+        ([0.0] * 8 + [5.1, 2.0, 2.0], None),  # it ended two rows before: another event
+        ([0.0] * 10 + [3.5, 5.0], None),  # a moderate one; a later one is no cause
+        ([], None),
+    ],
+)
+def test_an_update_that_was_far_until_the_onset_is_where_it_began(kl, step):
+    assert update_before(10, [history(kl), history([0.0] * 12)]) == step
+
+
+def learning(step: int, rng: random.Random) -> dict[str, float]:
+    return healthy(rng) | {"reward": 0.1 + 0.002 * step + rng.gauss(0, 0.01)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_an_update_does_to_the_samples_is_seen_a_row_later(seed):
+    """The demo with ``--fault divergence``: KL is far in one row, all else from the next on."""
+    bank, rng = SignalBank(), random.Random(seed)
+    for step in range(40):
+        bank.observe(step, learning(step, rng))
+    bank.observe(40, learning(40, rng) | {"policy_kl": 0.5})
+    dead = {"reward": 0.0, "entropy": 0.04, "response_length": 4000.0, "truncation": 0.99}
+    states = [bank.observe(step, learning(step, rng) | dead) for step in (41, 42)]
+    assert states[-1].is_latched
+    assert (states[-1].onset.step, states[-1].onset.first) == (40, "divergence")
