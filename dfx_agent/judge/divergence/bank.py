@@ -219,7 +219,9 @@ class SignalBank:
         for signal in self._signals:
             if signal.spec.name in saved.signals:
                 signal.resume(saved.signals[signal.spec.name])
-        for symptom, saved_symptom in zip(self._symptoms.values(), saved.symptoms, strict=True):
+        # an earlier agent did not know the last symptom
+        symptoms = [*self._symptoms.values()][: len(saved.symptoms)]
+        for symptom, saved_symptom in zip(symptoms, saved.symptoms, strict=True):
             symptom.resume(saved_symptom)
         for key, calm in self._calm.items():  # format 2 may have one value per family
             calm.num_rows = saved.calm.get(" ".join(key), saved.calm.get(key[0], 0))
@@ -258,6 +260,10 @@ class SignalBank:
                 farthest[symptom] = max(distance, farthest.get(symptom, distance))
         if self._reward.fall_step is not None:
             self._symptoms["reward", "down"].alarm(self._row, self._reward.fall_step)
+        is_longer = self._symptoms["length", "up"].is_active(self._row)
+        if self._reward.jump_step is not None and is_longer:
+            # the reward pays for length: no family of its own would show that
+            self._symptoms["reward", "up"].alarm(self._row, self._reward.jump_step)
         for symptom, distance in farthest.items():
             symptom.observe(self._row, distance)
         self._collapsed.observe(step, values)
@@ -352,9 +358,11 @@ class SignalBank:
         self._onset = found
         if found is None:
             return
+        jump = moved.pop(("reward", "up"), None)
         for key, symptom in moved.items():
             own = find_onset(self._histories(*key), from_step=found.low_step)
             symptom.onset_step = found.step if own is None else own.step
+        self._date_before(jump, self._reward.jump_step)
         histories = [s.history for s in self._signals if s.spec.name in UPDATE_KLS]
         self._date_before(self._symptoms["divergence", "up"], update_before(found.step, histories))
 

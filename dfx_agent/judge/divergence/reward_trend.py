@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from dfx_agent.judge.divergence.bands import median_of_sorted
@@ -28,6 +28,11 @@ DRAWDOWN_STEPS = 3
 # lasts
 HELD_ROWS = 20
 HELD_CHANGES = 3.0
+# no update moves a reward this far in one row: the reward function or the data changed
+JUMP_RANGES = 10.0
+JUMP_ROWS = 2
+JUMP_LASTS_ROWS = 16
+_JUMP_WARM_ROWS = 12
 # changes below a third of these floors of the reward's scale count as noise
 _SCALE_FLOOR, _RELATIVE_FLOOR = 0.05, 0.1
 _LEVEL_ROWS = 3
@@ -36,6 +41,51 @@ _WINDOW_ROWS = 64
 _LATEST_CHANGES = 8
 # median of |N(0, 1)| / mean of it
 _MEAN_TO_MEDIAN = 0.8454
+
+
+@dataclass(frozen=True)
+class SavedJump(SavedState):
+    """Saved state of a ``Jump``; fields as there."""
+
+    lowest: float = 0.0
+    highest: float = 0.0
+    num_rows: int = 0
+    num_above: int = 0
+    first_step: int | None = None
+    num_rows_left: int = 0
+
+
+class Jump:
+    """Detects a reward that jumps far above all earlier rewards in one row, and stays there."""
+
+    def __init__(self, saved: SavedJump = SavedJump()) -> None:
+        self._state = saved
+
+    def add(self, step: int, value: float) -> None:
+        state = self._state
+        span = max(state.highest - state.lowest, _SCALE_FLOOR)
+        left = max(0, state.num_rows_left - 1)
+        if state.num_rows >= _JUMP_WARM_ROWS and value > state.highest + JUMP_RANGES * span:
+            num_above = state.num_above + 1
+            first = step if num_above == 1 else state.first_step
+            if num_above == JUMP_ROWS:  # the rewards after the jump have a range of their own
+                left = JUMP_LASTS_ROWS
+                self._state = SavedJump(value, value, 1, 0, first, left)
+            else:
+                self._state = replace(state, num_above=num_above, first_step=first)
+            return
+        is_first = state.num_rows == 0
+        low = value if is_first else min(state.lowest, value)
+        high = value if is_first else max(state.highest, value)
+        self._state = SavedJump(low, high, state.num_rows + 1, 0, state.first_step, left)
+
+    @property
+    def step(self) -> int | None:
+        """The first step of the latest jump; None from 16 rows after it on."""
+        return self._state.first_step if self._state.num_rows_left else None
+
+    def save(self) -> SavedJump:
+        return self._state
 
 
 @dataclass(frozen=True)
@@ -66,6 +116,7 @@ class SavedRewardTrend(SavedState):
     held_values: tuple[float, ...] = ()
     """The last 20 rewards."""
     best_held: float | None = None
+    jump: SavedJump = field(default_factory=SavedJump)
 
 
 class LatestMedian:
@@ -108,6 +159,7 @@ class RewardTrend:
         self._num_down = 0
         self._fall_step: int | None = None
         self._held = LatestMedian()
+        self._jump = Jump()
         self._change = 0.0  # typical change of the reward from row to row
 
     def observe(self, step: int, value: float | None, z: float | None, smallest: float) -> None:
@@ -125,6 +177,7 @@ class RewardTrend:
             self._starts.append(value)
         self._values.append((step, value))
         self._held.add(value)
+        self._jump.add(step, value)
         if len(self._values) == _LEVEL_ROWS:
             self._follow(step, _median([reward for _, reward in self._values]), smallest)
         if z is not None:
@@ -159,6 +212,11 @@ class RewardTrend:
         return lost >= HELD_CHANGES * self._change and lost > DRAWDOWN_SHARE * gained
 
     @property
+    def jump_step(self) -> int | None:
+        """Step at which the reward jumped far above all earlier rewards, for 16 rows."""
+        return self._jump.step
+
+    @property
     def fell_step(self) -> int | None:
         """Step since which the reward has been below its best by more than noise."""
         return self._fall_step
@@ -182,6 +240,7 @@ class RewardTrend:
         self._num_down = 0
         self._fall_step = None
         self._held = LatestMedian([value for _, value in self._values])
+        self._jump = Jump()
 
     def save(self) -> SavedRewardTrend:
         return SavedRewardTrend(
@@ -198,6 +257,7 @@ class RewardTrend:
             fall_step=self._fall_step,
             held_values=tuple(self._held.values),
             best_held=self._held.best,
+            jump=self._jump.save(),
         )
 
     def resume(self, saved: SavedRewardTrend) -> None:
@@ -212,6 +272,7 @@ class RewardTrend:
         self._best = saved.best
         self._num_down, self._fall_step = saved.num_down, saved.fall_step
         self._held = LatestMedian(saved.held_values, saved.best_held)
+        self._jump = Jump(saved.jump)
 
     def _add_change(self, change: float) -> None:
         changes, ordered = self._changes, self._ordered_changes

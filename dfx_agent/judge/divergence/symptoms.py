@@ -200,6 +200,8 @@ def symptoms_by_family() -> dict[tuple[str, Direction], Symptom]:
     for spec in SIGNALS:
         for direction in spec.directions:
             symptoms.setdefault((spec.symptom, direction), Symptom(spec.symptom, direction))
+    # a rising reward is good, but not a jump to which responses then adapt (``bank.py``)
+    symptoms["reward", "up"] = Symptom("reward", "up")
     return symptoms
 
 

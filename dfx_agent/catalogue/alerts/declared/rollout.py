@@ -77,7 +77,7 @@ BROKEN = Alert(
     Every(
         (
             Compare(_TRUNCATION_MEDIAN, ">", _ALL_TRUNCATED),
-            Compare(series(signals.SYMPTOM_ACTIVE, symptom="reward"), "==", 1),
+            Compare(series(signals.SYMPTOM_ACTIVE, symptom="reward", direction="down"), "==", 1),
         )
     ),
     "Nearly every response is truncated and the reward fell",

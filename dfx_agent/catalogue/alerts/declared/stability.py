@@ -25,7 +25,8 @@ _MANY_FAMILIES = Threshold(
 )
 _FAMILIES_WITH_REWARD = Threshold(
     "divergence_families_with_reward", 2, "families",
-    "so many symptom families agree, a fallen reward among them",
+    "so many symptom families agree, among them a reward that fell, or that jumped before "
+    "responses grew",
 )  # fmt: skip
 _UNSTABLE_FAMILIES = Threshold(
     "unstable_families", 2, "families", "so many symptom families agree, the reward not rising"
@@ -117,13 +118,14 @@ _SINGLES = {
     "DfxSymptomKl": ("divergence", "policy, reference or mismatch KL or the clip fraction rose"),
     "DfxSymptomGradNorm": ("grad_norm", "the gradient norm rose"),
     "DfxSymptomEntropy": ("entropy", "the policy's entropy rose or fell"),
-    "DfxSymptomReward": ("reward", "the reward fell"),
+    "DfxSymptomReward": ("reward", "the reward fell, or jumped before responses grew"),
     "DfxSymptomLength": ("length", "response length or truncation left their range"),
 }
 
 _DIVERGENCE_RUNBOOK = Runbook(
     meaning="Several families of training signals left their baselines within 10 steps of each "
-    "other and the reward is not improving, or the reward fell and another family moved.",
+    "other and the reward is not improving; or the reward fell and another family moved; or the "
+    "reward jumped far above all earlier rewards in one step and responses became longer.",
     impact="A run that collapses costs compute with every further step and overwrites good "
     "checkpoints.",
     diagnosis="Compare the onset steps of the symptoms: the earliest names the cause more often "

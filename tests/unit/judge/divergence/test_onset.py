@@ -150,3 +150,21 @@ def test_what_an_update_does_to_the_samples_is_seen_a_row_later(seed):
     states = [bank.observe(step, learning(step, rng) | dead) for step in (41, 42)]
     assert states[-1].is_latched
     assert (states[-1].onset.step, states[-1].onset.first) == (40, "divergence")
+
+
+@pytest.mark.parametrize(("bonus", "is_paged"), [(20.0, True), (0.0, False)])
+def test_responses_that_grow_after_the_reward_jumped_page_since_the_jump(bonus, is_paged):
+    """The demo with ``--fault length_explosion``; without the bonus the run learns to reason."""
+    bank, rng = SignalBank(), random.Random(0)
+    for step in range(70):
+        values, longer = learning(step, rng), min(3.0, 1.15 ** max(0, step - 40))
+        values["response_length"] *= longer
+        values["reward"] += bonus * longer / 3 if step >= 40 else 0.0
+        state = bank.observe(step, values)
+        if state.is_latched:
+            break
+    assert state.is_latched == is_paged
+    if is_paged:
+        assert step <= 50
+        assert (state.onset.step, state.onset.first) == (40, "reward")
+        assert "reward rose" in divergence_verdict(state, "0").summary

@@ -201,3 +201,25 @@ def test_a_reward_that_was_lucky_for_four_rows_has_not_fallen_for_good():
 
 def test_a_reward_that_fell_below_a_level_that_it_held_pages_after_twenty_rows():
     assert reward_fall_steps((10, 0), (60, 40), (60, 5))[0] == 90
+
+
+NEAR_ZERO = [0.1, 0.15, 0.12, 0.2] * 4  # a range of 0.1
+
+
+@pytest.mark.parametrize(
+    ("values", "jump_step"),
+    [
+        ([*NEAR_ZERO, 5.7, 6.6], 16),
+        ([*NEAR_ZERO, 5.7, 0.2, 6.6], None),  # a single row decides nothing
+        ([*NEAR_ZERO, 0.9, 0.9], None),  # an accuracy that is learned at once
+        ([*NEAR_ZERO[:11], 5.7, 6.6], None),  # too few rows to know the range
+        ([*NEAR_ZERO, 5.7, *[6.6] * 16], 16),
+        ([*NEAR_ZERO, 5.7, *[6.6] * 17], None),  # long ago
+    ],
+)
+def test_a_reward_that_leaves_its_range_in_one_row_has_jumped(values, jump_step):
+    assert of_values(values).jump_step == jump_step
+    loaded = RewardTrend()
+    loaded.resume(through_json(of_values(values[:17]).save()))
+    followed([(value, None) for value in values[17:]], loaded, first=17)
+    assert loaded.jump_step == jump_step
