@@ -54,6 +54,8 @@ _PLACES = _set(
     "main core answer final reward rewards score scores loss losses completions completion "
     "response responses summary info game task tasks valid test dev"
 )
+_CURRICULUM = _set("curriculum difficulty curr")
+_STAGE = _set("stage level phase lesson difficulty")
 _SMOOTHED = _set("ema running smoothed smooth moving rolling ma cumulative cum epoch avg100")
 _REWARD_WORDS = (
     _set("reward rewards rew rews"),
@@ -130,6 +132,17 @@ def words_of(key: str) -> list[str]:
         lowered = word.lower()
         words.extend(_JOINED.get(lowered, (lowered,)))
     return words
+
+
+def is_curriculum_stage(key: str) -> bool:
+    """Whether this is the number of a stage, as in ``curriculum/stage`` or ``difficulty_level``.
+
+    >>> is_curriculum_stage("train/curriculum_stage"), is_curriculum_stage("time/stage")
+    (True, False)
+    """
+    words = set(words_of(key)) if len(key) <= _MAX_KEY_CHARS else set()
+    is_named = words & _CURRICULUM and words & _STAGE
+    return bool(is_named) and not words - (_CURRICULUM | _STAGE | _PLACES)
 
 
 def is_eval_word(word: str) -> bool:

@@ -12,12 +12,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dfx_agent.catalogue.native import load as native_names
-from dfx_agent.catalogue.native.meaning import Meaning, meaning_of
+from dfx_agent.catalogue.native.meaning import Meaning, is_curriculum_stage, meaning_of
 
 # signals without a baseline: aborted samples / all samples of a step, 0 to 1; highest and lowest
 # score of a step
 ABORTED = "aborted"
 SCORE_MAX, SCORE_MIN = "score_max", "score_min"
+# number of the stage of a curriculum; it is read from the words of its key
+CURRICULUM = "curriculum"
 # requests that timed out / samples and failed requests of a step, 0 to 1
 TIMED_OUT = "timed_out"
 FAILURES = "dfx_step_rollout_failures"
@@ -85,6 +87,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     TIMED_OUT: (TIMEOUT_SHARE,),
     SCORE_MAX: (_source("dfx_score", stat="max"),),
     SCORE_MIN: (_source("dfx_score", stat="min"),),
+    CURRICULUM: (_source("dfx_native_metric", key=CURRICULUM),),
 }
 
 
@@ -130,6 +133,8 @@ def is_timeout(why: str) -> bool:
 def input_of(framework: str, key: str) -> Input | None:
     """How to read this native key of a framework; None if no signal uses it."""
     native = native_names(framework).find(key)
+    if native is None and is_curriculum_stage(key):
+        return Input(SOURCES[CURRICULUM][0], 1.0)
     source = native and source_of(native.metric, native.labels)
     return Input(source, native.scale) if native and source else None
 

@@ -26,6 +26,7 @@ from dfx_agent.judge.divergence.collapse import (
     SavedStreak,
     believed,
 )
+from dfx_agent.judge.divergence.curriculum import MOVED_BY_PROMPTS, Curriculum
 from dfx_agent.judge.divergence.explanations import Explanations
 from dfx_agent.judge.divergence.onset import UPDATE_KLS, History, find_onset, update_before
 from dfx_agent.judge.divergence.reward_trend import RewardTrend, SavedRewardTrend
@@ -81,6 +82,7 @@ class SavedBank(SavedState):
     """(row, step) at which the alert began."""
     explanations: dict[str, Annotated[SavedAroundOnset, FORMAT_2]] = field(default_factory=dict)
     aborted: tuple[float, ...] = ()
+    curriculum: tuple[float, ...] = ()
     timed_out: tuple[float, ...] = ()
     latch_seconds: float | None = None
     collapses: SavedCollapses = field(default_factory=SavedCollapses)
@@ -118,6 +120,7 @@ class SignalBank:
         self._nonfinite = NonFinite()
         self._spread = ScoreSpread()
         self._aborted, self._timed_out = AbortedShare(), TimeoutShare()
+        self._curriculum = Curriculum()
         self._latch: tuple[int, int] | None = None
         self._onset: OnsetRange | None = None
         self._cached_state: SignalState | None = None
@@ -151,6 +154,8 @@ class SignalBank:
         self._spread.observe(values)
         self._aborted.observe(values)
         self._timed_out.observe(values)
+        if self._curriculum.has_risen(values) and self._latch is None:
+            self._restart_learning(MOVED_BY_PROMPTS)
         if isinstance(values, StepSignals) and values.changed:
             self._restart_learning(values.changed)
         self._score(step, {} if is_restart else values)
@@ -207,6 +212,7 @@ class SignalBank:
             latch=self._latch,
             explanations=self._explanations.save(),
             aborted=self._aborted.save(),
+            curriculum=self._curriculum.save(),
             timed_out=self._timed_out.save(),
             latch_seconds=self._latch_seconds,
             collapses=self._collapsed.save(),
@@ -234,6 +240,7 @@ class SignalBank:
         self._nonfinite.resume(saved.nonfinite)
         self._spread.resume(saved.spread)
         self._aborted.resume(saved.aborted)
+        self._curriculum.resume(saved.curriculum)
         self._timed_out.resume(saved.timed_out)
         self._latch, self._latch_seconds = saved.latch, saved.latch_seconds
         self._onset, self._rows, self._cached_state = saved.onset, None, None
