@@ -37,6 +37,8 @@ TRUNCATED = _source("dfx_response_clip_ratio")
 ENDED = _source("dfx_response_ended_ratio")
 NUM_TRUNCATED = _source("dfx_response_clip_samples", which="total")
 NUM_SAMPLES = _source("dfx_step_samples")
+# what the rollout returned, before the trainer drops samples
+NUM_RETURNED = _source("dfx_rollouter_samples")
 TIMEOUT_SHARE = _source("dfx_rollout_timeout_ratio")
 # metrics that the guest's hooks report per model; the policy is preferred to a model without name
 MODEL_METRICS = {"loss": "dfx_loss", "grad_norm": "dfx_grad_norm"}
@@ -93,7 +95,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
 
 _ALL_SOURCES = frozenset(
     (*(source for sources in SOURCES.values() for source in sources),
-     ENDED, NUM_TRUNCATED, NUM_SAMPLES)
+     ENDED, NUM_TRUNCATED, NUM_SAMPLES, NUM_RETURNED)
 )  # fmt: skip
 
 

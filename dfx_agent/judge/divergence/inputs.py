@@ -14,6 +14,7 @@ from dfx_agent.catalogue.native.signal_sources import (
     ENDED,
     FAILURES,
     MODEL_METRICS,
+    NUM_RETURNED,
     NUM_SAMPLES,
     NUM_TRUNCATED,
     SOURCES,
@@ -213,6 +214,7 @@ def _with_timeouts(values: Mapping[Source, float]) -> Mapping[Source, float]:
     """Add the share of requests that timed out, if the step reports failures."""
     num_failed = {labels: n for (metric, labels), n in values.items() if metric == FAILURES}
     num_timeouts = sum(n for labels, n in num_failed.items() if is_timeout(dict(labels)["why"]))
-    num_requests = values.get(NUM_SAMPLES, math.nan) + sum(num_failed.values())
+    num_samples = values.get(NUM_RETURNED, values.get(NUM_SAMPLES, math.nan))
+    num_requests = num_samples + sum(num_failed.values())
     share = {TIMEOUT_SHARE: num_timeouts / num_requests} if num_failed and num_requests > 0 else {}
     return {**values, **share}

@@ -198,9 +198,10 @@ def test_the_share_needs_its_steps_and_survives_a_restart():
 
 def test_the_share_of_requests_that_time_out_counts_steps_without_failures():
     sources = SignalInputs()
-    share, samples = TimeoutShare(), ("dfx_step_samples", ())
+    share = TimeoutShare()
     for step in range(24):
-        values = {samples: 252.0}
+        # the trainer dropped half of what the rollout returned
+        values = {("dfx_step_samples", ()): 126.0, ("dfx_rollouter_samples", ()): 252.0}
         if step >= 8:
             values |= {("dfx_step_rollout_failures", (("why", "ReadTimeout"),)): 9.0}
             values |= {("dfx_step_rollout_failures", (("why", "ConnectError"),)): 9.0}
