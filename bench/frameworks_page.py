@@ -12,11 +12,13 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from bench.framework_quantities import QUANTITIES, REASONS, Quantity
 from dfx_agent.catalogue.native import frameworks, load
 from dfx_agent.catalogue.spec import by_name
 
+_WALK = Path(__file__).parent / "metrics_walk.md"
 _ADAPTERS = "dfx_agent.shim.adapters"
 # adapters of a framework, where their names are not the framework's
 _STEMS = {"unilab": ("uni_rl", "unilab"), "ms_swift": ("swift__rlhf_trainers",)}
@@ -54,7 +56,7 @@ def render() -> str:
             cells = " | ".join(cell(quantity, name) for name in names)
             metrics = ", ".join(f"`{_sample_name(name)}`" for name in quantity.metrics)
             lines.append(f"| {quantity.name} | {metrics} | {cells} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + _WALK.read_text()
 
 
 def columns() -> list[str]:

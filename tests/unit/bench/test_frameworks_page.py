@@ -1,10 +1,16 @@
 """The page of metrics by framework: what is measured, relayed, or not available and why."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bench import frameworks_page
 from bench.framework_quantities import QUANTITIES, REASONS
+from dfx_agent.catalogue.alerts.declared import ALERTS
 from dfx_agent.catalogue.spec import by_name
+
+ROOT = Path(__file__).parents[3]
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 
@@ -18,6 +24,16 @@ def test_a_quantity_that_nobody_measures_is_relayed_by_a_framework():
     names = frameworks_page.columns()
     cells = {q.name: {frameworks_page.cell(q, name) for name in names} for q in QUANTITIES}
     assert [name for name, found in cells.items() if not found & {"M", "R", "M R"}] == []
+
+
+def test_the_walk_names_metrics_alerts_and_tests_that_exist():
+    walk = frameworks_page._WALK.read_text()
+    metrics = {metric.sample_name for metric in by_name().values()}
+    assert set(re.findall(r"`(dfx_\w+)`", walk)) - metrics == set()
+    assert set(re.findall(r"`(Dfx\w+)`", walk)) - {alert.name for alert in ALERTS} == set()
+    paths = set(re.findall(r"`(tests/[\w/.]+)`", walk))
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_every_reason_is_in_the_table_and_every_one_is_used():
