@@ -16,6 +16,11 @@ def report(writer: Recorder, values: Any, step: Any) -> None:
         _around.report(writer, values, step)
 
 
+def read_log(writer: Recorder, _run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
+    """Read a call of ``Run.log``, of Weights & Biases or SwanLab."""
+    report(writer, data, step)
+
+
 def patch_summary_writer(patches: PatchSet, module: ModuleType) -> None:
     """Patch ``SummaryWriter`` of TensorBoard, in torch or tensorboardX."""
     _around.wrap(patches, module, "SummaryWriter.add_scalar", _around.before(_read_scalar))

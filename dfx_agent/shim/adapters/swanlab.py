@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from dfx_agent.shim.adapters import _tracker
 from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
-from dfx_agent.shim.recorder import Recorder
 
 KIND = "tracker"
 
 
 def _patch_run(owner: str) -> Callable[[PatchSet, ModuleType], None]:
     def patch(patches: PatchSet, module: ModuleType) -> None:
-        wrap(patches, module, f"{owner}.log", before(_read_log))
+        wrap(patches, module, f"{owner}.log", before(_tracker.read_log))
 
     return patch
-
-
-def _read_log(writer: Recorder, _run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
-    _tracker.report(writer, data, step)
 
 
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from dfx_agent.shim.adapters import _tracker
 from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
-from dfx_agent.shim.recorder import Recorder
 
 KIND = "tracker"
 
 
 def _patch_run(patches: PatchSet, module: ModuleType) -> None:
     name = "_log" if hasattr(getattr(module, "Run", None), "_log") else "log"
-    wrap(patches, module, f"Run.{name}", before(_read_log))
-
-
-def _read_log(writer: Recorder, _run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
-    _tracker.report(writer, data, step)
+    wrap(patches, module, f"Run.{name}", before(_tracker.read_log))
 
 
 PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
