@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -181,7 +182,36 @@ def test_job_under_run_has_stages_scalars_tokens_and_the_same_losses(
         updates = metrics.value("dfx_optimizer_steps_total", rank=rank)
         assert abs(metrics.value("dfx_step", rank=rank) - updates) <= 2
         assert abs(metrics.value("dfx_micro_batches_total", rank=rank) - 2 * updates) <= 2
+    assert_scores_are_those_of_the_reward_function(metrics, tmp_path)
     assert "dfx_grad_norm" not in metrics.names  # it belongs to the actor, and TRL logs it
+
+
+def assert_scores_are_those_of_the_reward_function(metrics: Metrics, folder: Path) -> None:
+    """A rank counts its samples at the end of a step: the first batches of each, all or but one."""
+    counted = {
+        (sample.labels["source"], sample.labels["le"]): sample.value
+        for sample in metrics.samples
+        if sample.name == "dfx_sample_score_bucket"
+    }
+    batches = {
+        rank: [json.loads(line) for line in (folder / f"rewards.{rank}.jsonl").open()]
+        for rank in RANKS
+    }
+    prefixes = itertools.product(*(range(1, len(of_rank) + 1) for of_rank in batches.values()))
+    candidates = []
+    for numbers in prefixes:
+        seen = [
+            b for n, of_rank in zip(numbers, batches.values(), strict=True) for b in of_rank[:n]
+        ]
+        scores = [s for b in seen for s in zip(b["sources"], b["rewards"], strict=True)]
+        candidates.append(
+            {
+                (source, edge): sum(1 for s, v in scores if s == source and v <= float(edge) + 1e-6)
+                for source, edge in counted
+            }
+        )
+    assert sum(n for (_, edge), n in counted.items() if edge == "+Inf") > 0
+    assert counted in candidates
 
 
 def test_attach_to_a_running_job_and_leave_it_as_it_was(

@@ -62,8 +62,15 @@ def write_model(path: Path, words: PreTrainedTokenizerFast) -> str:
     return str(path)
 
 
-def share_of_vowels(completions: list[str], **_: object) -> list[float]:
-    return [sum(text.count(v) for v in "aeiou") / max(len(text), 1) for text in completions]
+def share_of_vowels(
+    completions: list[str], data_source: list[str], trainer_state: Any, **_: object
+) -> list[float]:
+    """Also appends the rewards to rewards.RANK.jsonl in the output folder."""
+    shares = [sum(text.count(v) for v in "aeiou") / max(len(text), 1) for text in completions]
+    line = {"step": trainer_state.global_step, "sources": data_source, "rewards": shares}
+    with open(f"{os.environ['DFX_TEST_REWARDS']}.{os.environ.get('RANK', '0')}.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    return shares
 
 
 class History(TrainerCallback):
@@ -125,8 +132,10 @@ def trainer(arguments: argparse.Namespace) -> GRPOTrainer:
         model=write_model(Path(arguments.output_dir, "model"), words),
         reward_funcs=share_of_vowels,
         args=config,
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
-        eval_dataset=Dataset.from_dict({"prompt": prompts[:2]}) if arguments.evaluate else None,
+        train_dataset=Dataset.from_dict({"prompt": prompts, "data_source": ["odd", "even"] * 32}),
+        eval_dataset=Dataset.from_dict({"prompt": prompts[:2], "data_source": ["odd", "even"]})
+        if arguments.evaluate
+        else None,
         processing_class=words,
         callbacks=[History(Path(arguments.output_dir, "history.jsonl"))],
     )
@@ -143,6 +152,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["DFX_TEST_REWARDS"] = str(Path(arguments.output_dir, "rewards"))
     before = functions()
     signal.signal(signal.SIGUSR2, lambda *_: tell_what_changed(before))
     trainer(arguments).train()
