@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfx_agent.shim.adapters import _lightning
+from dfx_agent.shim.adapters import lightning
 
 KIND = "trainer"
-PARTS = _lightning.parts("pytorch_lightning")
+PARTS = lightning.parts("pytorch_lightning")

@@ -6,6 +6,7 @@ other ranks. The guest's own thread reports it when groups appear, and checks ag
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -105,3 +106,26 @@ def _number(state: Any, name: str) -> int:
     except Exception:  # noqa: BLE001 (Megatron's own errors)
         return -1
     return number if type(number) is int and number >= 0 else -1
+
+
+class VisibleDevices:
+    """Reports the variables until an accelerator is in use, which never reads them again."""
+
+    def __init__(self) -> None:
+        self._writer: recorder.Recorder | None = None
+        self._sent: tuple[str | None, ...] = ()
+        self._is_settled = False
+
+    def report(self, writer: recorder.Recorder, *, is_used: bool) -> None:
+        """Report changes; ``is_used`` means that an accelerator has been initialised."""
+        if writer is not self._writer:
+            self._writer, self._sent, self._is_settled = writer, (), False
+        if self._is_settled:
+            return
+        self._is_settled = is_used
+        values = tuple(map(os.environ.get, job_description.HIDING_VARIABLES))
+        if values == self._sent or not (is_used or any(value is not None for value in values)):
+            return
+        self._sent = values
+        for name, value in zip(job_description.HIDING_VARIABLES, values, strict=True):
+            writer.add_description(job_description.format_visible(name, value))

@@ -18,10 +18,9 @@ from dfx_agent.shim.stacks import StackWriter
 from dfx_agent.shim.torch import collectives, group_end, modules, step_hooks
 from dfx_agent.shim.torch.allocator_snapshot import AllocatorSnapshot
 from dfx_agent.shim.torch.flight import FlightWriter, Mark
-from dfx_agent.shim.torch.job_layout import LayoutReporter
+from dfx_agent.shim.torch.job_layout import LayoutReporter, VisibleDevices
 from dfx_agent.shim.torch.memory import MemorySampler
 from dfx_agent.shim.torch.overhead import Overhead
-from dfx_agent.shim.torch.visible_devices import VisibleDevices
 
 _PERIOD_SECONDS = 1.0
 _STATES = {"active": 1.0, "absent": 0.0, "off": 0.0, "failed": -1.0}

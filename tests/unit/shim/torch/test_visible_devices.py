@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dfx_agent.node.segments.reported_layout import ReportedLayout
-from dfx_agent.shim.torch.visible_devices import VisibleDevices
+from dfx_agent.shim.torch.job_layout import VisibleDevices
 from dfx_agent.wire.job_description import HIDING_VARIABLES
 
 
