@@ -31,8 +31,7 @@ from opentelemetry.trace import (
 
 from dfx_agent.base.text import plain
 from dfx_agent.exporters.otel.link import HubLink
-from dfx_agent.exporters.otel.resource import SCOPE, resource_of
-from dfx_agent.exporters.otel.session import BoundedSession
+from dfx_agent.exporters.otel.session import SCOPE, BoundedSession, resource_of
 
 try:  # until opentelemetry-sdk 1.38
     from opentelemetry.sdk._logs import LogRecord as OldRecord  # type: ignore[attr-defined]

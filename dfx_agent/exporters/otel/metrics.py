@@ -30,8 +30,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.samples import Sample
 
 from dfx_agent.catalogue.spec import by_name
-from dfx_agent.exporters.otel.resource import SCOPE, resource_of
-from dfx_agent.exporters.otel.session import BoundedSession
+from dfx_agent.exporters.otel.session import SCOPE, BoundedSession, resource_of
 
 _METRICS = by_name()
 

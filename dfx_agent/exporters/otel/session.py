@@ -1,19 +1,44 @@
-"""HTTP client of the push: limits answers in size and time, and follows no redirect.
+"""What all pushes share: the resource, and an HTTP client that limits answers in size and time.
 
-The library reads whatever a receiver sends: one that never ended its answer took the agent from 72
-to 577 MiB.
+The client follows no redirect. The library reads whatever a receiver sends: one that never ended
+its answer took the agent from 72 to 577 MiB.
 """
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import requests
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from dfx_agent.base.deadline import WatchedConnection, deadline
+from dfx_agent.base.loopback import is_loopback
+
+SCOPE = "dfx_agent"
+# job name in deploy/prometheus.yml: receivers build ``job`` and ``instance`` from name and id
+_SERVICE = "dfx"
+
+
+def resource_of(instance: str, version: str) -> Resource:
+    """``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` take precedence."""
+    ours = {
+        "service.name": _SERVICE,
+        "service.instance.id": _unique(instance),
+        "service.version": version,
+        "host.name": socket.gethostname(),
+    }
+    return Resource(ours).merge(OTELResourceDetector().detect())
+
+
+def _unique(instance: str) -> str:
+    """Host and port that are unique between machines: each machine has a 127.0.0.1:9931."""
+    host, _, port = instance.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if is_loopback(host.strip("[]")) else instance
+
 
 EXCHANGE_SECONDS = 20.0
 MAX_ANSWER_BYTES = 64 << 10

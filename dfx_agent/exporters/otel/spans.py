@@ -21,8 +21,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, set_span_in_context
 
 from dfx_agent.base.log import OncePerPlace
-from dfx_agent.exporters.otel.resource import SCOPE, resource_of
-from dfx_agent.exporters.otel.session import BoundedSession
+from dfx_agent.exporters.otel.session import SCOPE, BoundedSession, resource_of
 from dfx_agent.snapshot import RunRow, StepRow, TimelineRow
 from dfx_agent.snapshot.agent import TimelineSource
 

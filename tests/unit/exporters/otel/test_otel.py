@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from dfx_agent.exporters.otel import push as otel
 from dfx_agent.exporters.otel import spans as otel_spans
 from dfx_agent.exporters.otel.push import OtlpPush
-from dfx_agent.exporters.otel.resource import resource_of
+from dfx_agent.exporters.otel.session import resource_of
 from dfx_agent.exporters.otel.spans import SpansPart
 from dfx_agent.snapshot import Piece, StepCell, StepRow, TimelineRow, TimeSplit
 
