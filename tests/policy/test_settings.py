@@ -14,7 +14,7 @@ from dfx_agent.agent.config import Config
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("docs/reference/settings.md", "docs/alerting.md")
 SETTINGS = [setting.name for setting in fields(Config)]
-HUB = ("hub/hub_service.py", "hub/auto_hub.py", "hub/__init__.py", "serve/delivery.py",
+HUB = ("hub/hub_service.py", "hub/__init__.py", "serve/delivery.py",
        "serve/options.py")  # fmt: skip
 # a hub reads no segments and no devices, and it pushes to nobody
 NODE_ONLY = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import socket
 import sys
@@ -40,6 +41,17 @@ _PLAIN_WIDTH = 100
 _TIMEOUT_SECONDS = 5.0
 _PATH = "/api/v1/diagnosis"
 _MAX_TOKEN_BYTES, _READ_BYTES = 4096, 65536
+_RESET = "\x1b[0m"
+_OF_STATE = {
+    "found": "\x1b[1;31m",
+    "warning": "\x1b[33m",
+    "noted": "\x1b[36m",
+    "clear": "\x1b[32m",
+    "insufficient evidence": "\x1b[2m",
+}
+_BOLD, _DIM = "\x1b[1m", "\x1b[2m"
+_KIND = r"(?:hang|straggler|crash|memory|divergence|data)(?: \([^)]*\))?: "
+_STATE = re.compile(rf"^(  (?:{_KIND})?)({'|'.join(_OF_STATE)})(?=:)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,10 +92,26 @@ def _observe(args: argparse.Namespace) -> int:
 def _print(text: str, args: argparse.Namespace) -> None:
     has_color = sys.stdout.isatty() and not args.json and "NO_COLOR" not in os.environ
     if has_color and os.environ.get("TERM") != "dumb":
-        from dfx_agent.commands.diagnose.colors import colored
-
         text = colored(text)
     print(text, end="" if text.endswith("\n") else "\n")
+
+
+def colored(text: str) -> str:
+    """The same text with ANSI colours of the terminal's own palette: states, runs, evidence."""
+    lines, is_evidence = [], False
+    for line in text.split("\n"):
+        is_evidence = line.startswith("    - ") or (is_evidence and line.startswith("      "))
+        is_dim = is_evidence or line.startswith("  earlier: ")
+        lines.append(f"{_DIM}{line}{_RESET}" if is_dim else _colored_line(line))
+    return "\n".join(lines)
+
+
+def _colored_line(line: str) -> str:
+    if line.startswith("blind since "):
+        return f"{_OF_STATE['found']}{line}{_RESET}"
+    if line.startswith("run "):
+        return f"{_BOLD}{line}{_RESET}"
+    return _STATE.sub(lambda match: f"{match[1]}{_OF_STATE[match[2]]}{match[2]}{_RESET}", line)
 
 
 def _width() -> int:

@@ -14,7 +14,7 @@ from dfx_agent.alerting.courier import Courier
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts, of_job
 from dfx_agent.base.errors import ConfigError
-from dfx_agent.base.garbage import collect_rarely
+from dfx_agent.base.own_memory import collect_rarely
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.commands.diagnose import diagnosis_text

@@ -90,7 +90,7 @@ def _settled(config: Config, command: Sequence[str]) -> tuple[Config, Hub | None
     """Settings with the address of the hub; the hub is started if it belongs on this node."""
     if config.hub is None:
         return config, None
-    from dfx_agent.commands.hub.auto_hub import settled
+    from dfx_agent.commands.hub import settled
 
     return settled(config, command, _say)
 

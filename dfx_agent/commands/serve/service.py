@@ -16,12 +16,11 @@ from dfx_agent.alerting import notification
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.base.errors import ConfigError
-from dfx_agent.base.garbage import IN_AN_AGENT, collect_rarely
+from dfx_agent.base.own_memory import IN_AN_AGENT, OwnMemory, collect_rarely
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.commands.diagnose import diagnosis_text
 from dfx_agent.commands.serve.delivery import receivers
 from dfx_agent.commands.serve.options import listener_of, read_hub_token, read_token
-from dfx_agent.commands.serve.own_memory import OwnMemory
 from dfx_agent.commands.serve.shutdown import Scrapes, wait_for_scrape
 from dfx_agent.commands.serve.span_segments import SpanSegments
 from dfx_agent.commands.serve.stored_history import StoredHistory

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Of ``--once``: 1 when something was found. Else 0, also after Ctrl-C."""
-    from dfx_agent.commands.top.watched import watched
+    from dfx_agent.commands.top.poller import watched
 
     watch = watched(args)
     if args.once or not sys.stdout.isatty():

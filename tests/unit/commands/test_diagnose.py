@@ -12,8 +12,7 @@ from alert_scene import AGENT
 from prometheus_page import rank_row
 
 from dfx_agent.agent.stored import evidence
-from dfx_agent.commands.diagnose import diagnosis_text
-from dfx_agent.commands.diagnose.colors import colored
+from dfx_agent.commands.diagnose import colored, diagnosis_text
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.snapshot import (
     UNJUDGED,

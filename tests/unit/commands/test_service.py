@@ -9,7 +9,7 @@ from urllib.request import urlopen
 from job_scene import Job
 
 from dfx_agent.agent.config import Config
-from dfx_agent.base.garbage import IN_AN_AGENT
+from dfx_agent.base.own_memory import IN_AN_AGENT
 from dfx_agent.commands.serve import service as service_module
 from dfx_agent.commands.serve.service import Service
 from dfx_agent.node.process import Process

@@ -7,8 +7,8 @@ import pytest
 from stored_scene import step_row, steps, store
 
 from dfx_agent.commands import main
+from dfx_agent.commands.compare.comparison import IDLE, main_role, step_parts
 from dfx_agent.commands.compare.medians import median_interval, ratio_interval
-from dfx_agent.commands.compare.step_parts import IDLE, main_role, step_parts
 from dfx_agent.exporters.history.run_file import Fact
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dfx_agent.commands.top.keys import keys_in
+from dfx_agent.commands.top.screen import keys_in
 
 
 @pytest.mark.parametrize(

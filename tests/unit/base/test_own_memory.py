@@ -1,4 +1,4 @@
-"""What the agent has freed between pieces that it still uses goes back to the kernel."""
+"""Memory that the agent has freed goes back to the kernel, and cycles are still found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 JOB = """
 import threading, time
-from dfx_agent.commands.serve.own_memory import OwnMemory
+from dfx_agent.base.own_memory import OwnMemory
 
 def resident_bytes():
     with open("/proc/self/statm") as file:
@@ -35,3 +35,28 @@ assert not thread.is_alive()
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is asked")
 def test_pages_between_pieces_in_use_are_given_back():
     subprocess.run([sys.executable, "-c", JOB], check=True)
+
+
+CYCLES = """
+import gc, weakref
+from dfx_agent.base.own_memory import collect_rarely
+collect_rarely()
+assert gc.isenabled() and gc.get_freeze_count()
+class Cycle: pass
+cycle = Cycle()
+cycle.itself, gone = cycle, weakref.ref(cycle)
+del cycle
+seen = []
+gc.callbacks.append(lambda phase, info: seen.append(phase))
+kept = [[n] for n in range(40_000)]
+assert not seen and gone() is not None, seen
+kept += [[n] for n in range(40_000)]
+assert seen and gone() is None, seen
+"""
+
+
+def test_a_cycle_is_found_though_rarely_looked_for():
+    done = subprocess.run(
+        [sys.executable, "-c", CYCLES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
