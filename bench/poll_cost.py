@@ -15,7 +15,7 @@ from unittest.mock import patch
 from bench.measurement import Bar, Result, median_of, of_samples, report
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.base.garbage import IN_AN_AGENT, collect_rarely
+from dfx_agent.base.own_memory import IN_AN_AGENT, collect_rarely
 from dfx_agent.node.segments.reader import Follower
 from dfx_agent.wire import Identity, SegmentWriter
 from dfx_agent.wire.records import STAGE, STEP

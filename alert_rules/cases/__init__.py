@@ -3,8 +3,8 @@
 from alert_rules.cases import data, memory, observation, pipeline, progress, rollout, stability
 from alert_rules.cases.case import Cases, at
 from dfx_agent.catalogue import performance
+from dfx_agent.catalogue.alerts.alert import is_about_the_end
 from dfx_agent.catalogue.alerts.declared import PROMETHEUS_ALERTS
-from dfx_agent.catalogue.alerts.ending import is_about_the_end
 
 _ENDED = at(performance.RUN_LIVE, 0, node="a")
 _LIVES_ELSEWHERE = _ENDED, at(performance.RUN_LIVE, 1, node="b")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dfx_agent.catalogue.alerts.alert import Alert, inhibited, inhibitions
+from dfx_agent.catalogue.alerts.alert import RUN_ENDED, Alert, inhibited, inhibitions
 from dfx_agent.catalogue.alerts.conditions import Condition, Grows, Rows, Samples, Series, parts_of
 from dfx_agent.catalogue.alerts.declared import ALERTS
-from dfx_agent.catalogue.alerts.ending import RUN_ENDED
 from dfx_agent.catalogue.alerts.samples import samples_of
 from dfx_agent.catalogue.spec import Metric
 from dfx_agent.snapshot import SignalState

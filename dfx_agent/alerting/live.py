@@ -24,9 +24,8 @@ from dfx_agent.alerting.notification import (
 )
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.catalogue.alerts.alert import Alert, verdict_kind
-from dfx_agent.catalogue.alerts.conditions import Samples
+from dfx_agent.catalogue.alerts.conditions import Increases, Samples
 from dfx_agent.catalogue.alerts.declared.progress import STAGE_STALLED
-from dfx_agent.catalogue.alerts.increases import Increases
 from dfx_agent.snapshot import AlertRow, Alerts, Incident, RunRow, SignalState, Snapshot, Source
 
 EVALUATE_SECONDS = 5.0

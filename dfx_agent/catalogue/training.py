@@ -1,6 +1,6 @@
 """What torch itself shows of a training loop, with or without a framework around it."""
 
-from dfx_agent.catalogue.spec import PER_RANK, Metric
+from dfx_agent.catalogue.spec import PER_RANK, Metric, native
 
 GRAD_NORM = Metric(
     "dfx_grad_norm", "gauge", "", (*PER_RANK, "model"),
@@ -33,3 +33,17 @@ NONFINITE_GRADIENTS = Metric(
 
 # what the guest counts under these names; others are counted under their own
 COUNTERS = frozenset({"micro_batches", "optimizer_steps", "skipped_updates", "nonfinite_gradients"})
+
+
+# fmt: off
+_NATIVE = (
+    native(
+        "dfx_step_updates", "", (),
+        "Optimizer steps or backward passes of the step, as the framework counts them.",
+    ),
+    native(
+        "dfx_samples_used", "", ("which",),
+        "Samples that the update used, and that there were.",
+    ),
+)
+# fmt: on

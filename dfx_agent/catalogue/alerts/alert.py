@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from dfx_agent.catalogue import signals, verdicts
-from dfx_agent.catalogue.alerts.conditions import Condition, Samples, Series, parts_of
+from dfx_agent.catalogue import performance, signals, verdicts
+from dfx_agent.catalogue.alerts.conditions import (
+    Compare,
+    Condition,
+    Samples,
+    Series,
+    Unless,
+    parts_of,
+    series,
+)
 from dfx_agent.catalogue.spec import Metric
 
 # both alerts must have the same values of these; a label that both lack counts as equal
@@ -92,11 +100,11 @@ def verdict_kind(alert: Alert) -> str:
 
 
 def _kinds(alert: Alert) -> Iterator[str]:
-    for series in parts_of(alert.condition, Series):
-        if series.metric in _VERDICTS:
-            yield from series.where.get("kind", ())
-        elif series.metric in _KINDS:
-            yield _KINDS[series.metric]
+    for part in parts_of(alert.condition, Series):
+        if part.metric in _VERDICTS:
+            yield from part.where.get("kind", ())
+        elif part.metric in _KINDS:
+            yield _KINDS[part.metric]
 
 
 @dataclass(frozen=True)
@@ -140,3 +148,21 @@ def inhibited(firing: Sequence[Alert], rules: Iterable[Inhibition]) -> set[int]:
     """
     active = [rule for rule in rules if any(rule.starts_from(alert) for alert in firing)]
     return {i for i, alert in enumerate(firing) if any(rule.reaches(alert) for rule in active)}
+
+
+# no alert outlasts its run: what a run that has ended found is history, except how it ended
+_LIVE = series(performance.RUN_LIVE)
+# every node says that its part has ended, none that a process lives
+RUN_ENDED = Unless(Compare(_LIVE, "<=", 0), Compare(_LIVE, ">", 0))
+
+
+def is_about_the_end(alert: Alert) -> bool:
+    """Whether the alert stays when the run has ended: a crash, and alerts about agents."""
+    return alert.area == "agent" or verdict_kind(alert) == "crash"
+
+
+def until_end(alert: Alert) -> Alert:
+    """The alert, which does not hold any more once the run has ended."""
+    if is_about_the_end(alert):
+        return alert
+    return replace(alert, condition=Unless(alert.condition, RUN_ENDED))

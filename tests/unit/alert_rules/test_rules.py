@@ -13,7 +13,7 @@ from alert_rules.cases import CASES
 from alert_rules.cases.case import at
 from alert_rules.promtool import test_file as promtool_tests
 from dfx_agent.catalogue import memory, per_rank, signals, verdicts
-from dfx_agent.catalogue.alerts.conditions import Either, Every, Promql, Unless
+from dfx_agent.catalogue.alerts.conditions import Either, Every, Increases, Promql, Unless
 from dfx_agent.catalogue.alerts.declared import (
     ALERTS,
     PROMETHEUS_ALERTS,
@@ -21,7 +21,6 @@ from dfx_agent.catalogue.alerts.declared import (
     observation,
     thresholds,
 )
-from dfx_agent.catalogue.alerts.increases import Increases
 from dfx_agent.catalogue.alerts.prometheus import Links, rule_files
 from dfx_agent.catalogue.alerts.promql import promql
 from dfx_agent.catalogue.alerts.thresholds import thresholds_in

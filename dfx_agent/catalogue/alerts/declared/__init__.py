@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dfx_agent.catalogue.alerts.alert import Alert
+from dfx_agent.catalogue.alerts.alert import Alert, until_end
 from dfx_agent.catalogue.alerts.declared import (
     data,
     memory,
@@ -12,7 +12,6 @@ from dfx_agent.catalogue.alerts.declared import (
     rollout,
     stability,
 )
-from dfx_agent.catalogue.alerts.ending import until_end
 from dfx_agent.catalogue.alerts.thresholds import Threshold, thresholds_in, with_values
 
 _AREAS = stability, rollout, memory, progress, pipeline, data, observation
