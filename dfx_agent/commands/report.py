@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from dfx_agent.agent import config as configuration
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.commands import add_observing_arguments
-from dfx_agent.commands.ps.agent_client import NoAnswerError, named, of_folder, token_in
+from dfx_agent.commands.ps.agent_client import NoAnswerError, asked_agent, settings_of
 from dfx_agent.commands.ps.observed import Observed, observe
 from dfx_agent.exporters.evidence_page import of_incident, of_run
 from dfx_agent.snapshot import IncidentEvidence, SignalHistory, TimelineRow
@@ -59,12 +57,7 @@ def _of_evidence(file: str) -> str:
 def _of_now(args: argparse.Namespace) -> str:
     """Of the run that was named, or the only one."""
     seen = observe(args, _READ_SECONDS, lambda _: False)
-    if not seen.runs:
-        raise DfxError(f"no observed process {seen.place}: give --evidence FILE, --dir or --url")
-    if len(seen.runs) > 1:
-        names = ", ".join(run.run for run in seen.runs)
-        raise UsageError(f"several runs: choose one with --run: {names}")
-    run, snapshot = seen.runs[0], seen.snapshot
+    run, snapshot = seen.only_run(), seen.snapshot
     history, timeline = _past_of(args, seen, run.run)
     return of_run(run, snapshot.agent, snapshot.time_seconds, history, timeline)
 
@@ -75,9 +68,7 @@ def _past_of(
     """Curves and the latest steps, of the agent that was asked; segments were read too briefly."""
     if seen.source == "segments":
         return None, ()
-    config = configuration.load({"directory": args.directory}, os.environ, None)
-    token = token_in(args.token_file)
-    agent = named(args.url, token) if args.url else of_folder(config, token)
+    agent = asked_agent(args, settings_of(args))
     if agent is None:  # it has ended since
         return None, ()
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from dfx_agent.agent import folder_token
-from dfx_agent.agent.config import Config
+from dfx_agent.agent.config import Config, load
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.node.segments import lock
 from dfx_agent.shim.attached import is_agent_present
@@ -129,6 +131,17 @@ class AskedAgent:
 
 def _steps_query(num_steps: int | None) -> str:
     return "" if num_steps is None else f"?steps={num_steps}"
+
+
+def settings_of(args: argparse.Namespace) -> Config:
+    """The settings, with the folder of ``--dir``."""
+    return load({"directory": args.directory}, os.environ, None)
+
+
+def asked_agent(args: argparse.Namespace, config: Config) -> AskedAgent | None:
+    """The agent of ``--url``, else the one that follows the folder; None if there is none."""
+    token = token_in(args.token_file)
+    return named(args.url, token) if args.url else of_folder(config, token)
 
 
 def named(url: str, token: str | None) -> AskedAgent:

@@ -6,22 +6,20 @@ An agent has history that a fresh reader has not, so the one that follows the fo
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dfx_agent.agent import config as configuration
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
 from dfx_agent.alerting.evaluator import metrics_read
 from dfx_agent.alerting.live import LiveAlerts
-from dfx_agent.base.errors import UsageError
+from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
-from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
+from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, asked_agent, settings_of
 from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.snapshot import RunRow, RunVerdicts, SignalHistory, Snapshot
+from dfx_agent.snapshot import RunRow, RunVerdicts, SignalHistory, Snapshot, TimelineRow
 from dfx_agent.wire import SegmentError
 
 _ASK_AGAIN_SECONDS = 1.0
@@ -64,6 +62,25 @@ class Observed:
             return None
         return replace(self, snapshot=replace(self.snapshot, runs=runs, finished=finished))
 
+    def chosen(self, run: str | None) -> Observed:
+        """The same; UsageError when there is no such run."""
+        only = self.of_run(run)
+        if only is None:
+            names = [row.run for row in self.runs] + [row.run for row in self.finished]
+            existing = f"there are: {', '.join(names) or 'none'}"
+            raise UsageError(f"no run named {run}: {existing}")
+        return only
+
+    def only_run(self) -> RunRow:
+        """DfxError when no run is observed, UsageError when there are several."""
+        if not self.runs:
+            remedy = "name another folder with --dir, or an agent with --url"
+            raise DfxError(f"no observed process {self.place}: {remedy}")
+        if len(self.runs) > 1:
+            names = ", ".join(run.run for run in self.runs)
+            raise UsageError(f"several runs: choose one with --run: {names}")
+        return self.runs[0]
+
 
 class UnusableFolderError(UsageError):
     """The folder of segments cannot be read: a verdict that was asked for cannot be given."""
@@ -82,27 +99,17 @@ def observe(
     """
     if not 0 <= seconds <= _LONGEST_WATCH_SECONDS:
         raise UsageError(f"--watch {seconds:g}: use 0 to {_LONGEST_WATCH_SECONDS:.0f} seconds")
-    config = configuration.load({"directory": args.directory}, os.environ, None)
-    token = token_in(args.token_file)
-    agent = named(args.url, token) if args.url else of_folder(config, token)
+    config = settings_of(args)
+    agent = asked_agent(args, config)
     deadline = time.monotonic() + seconds
     seen = _asked(agent, config.directory)
     if seen is None:
-        return _of_run(_read(config, seconds, is_enough), args.run)
+        return _read(config, seconds, is_enough).chosen(args.run)
     while asks_again and not is_enough(seen) and time.monotonic() < deadline:
         time.sleep(_ASK_AGAIN_SECONDS)
         again = _asked(agent, config.directory)
         seen = again or _read(config, max(0.0, deadline - time.monotonic()), is_enough)
-    return _of_run(seen, args.run)
-
-
-def _of_run(seen: Observed, run: str | None) -> Observed:
-    only = seen.of_run(run)
-    if only is None:
-        names = [row.run for row in seen.runs] + [row.run for row in seen.finished]
-        existing = f"there are {', '.join(names)}" if names else "no run is observed"
-        raise UsageError(f"no run named {run}: {existing}")
-    return only
+    return seen.chosen(args.run)
 
 
 def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
@@ -139,8 +146,19 @@ class FolderReader:
         self._alerts.evaluate(self._agent.snapshot())
         return Observed("segments", self._config.directory, self._agent.snapshot())
 
+    def look_for(self, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
+        """The state after ``seconds``, or as soon as it ``is_enough``."""
+        deadline = time.monotonic() + seconds
+        while True:
+            seen = self.look()
+            if time.monotonic() >= deadline or is_enough(seen):
+                return seen
+
     def signals(self, run: str, num_steps: int) -> SignalHistory:
         return self._agent.signal_history(run, num_steps)
+
+    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
+        return self._agent.timeline(run, num_steps)
 
     def stop(self) -> None:
         self._agent.stop()
@@ -148,12 +166,9 @@ class FolderReader:
 
 def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
     reader = FolderReader(config)
-    deadline = time.monotonic() + seconds
-    while True:
-        seen = reader.look()
-        if time.monotonic() >= deadline or is_enough(seen):
-            reader.stop()
-            return seen
+    seen = reader.look_for(seconds, is_enough)
+    reader.stop()
+    return seen
 
 
 def _alerts(config: Config, agent: Agent) -> LiveAlerts:

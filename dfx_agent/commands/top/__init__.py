@@ -70,8 +70,4 @@ def _first(watch: Watched, run: str | None) -> Observed:
         seen = watch.look()
     except NoAnswerError as error:
         raise UsageError(f"no snapshot: {error}") from None
-    only = seen.of_run(run)
-    if only is None:
-        names = ", ".join(row.run for row in seen.runs) or "none"
-        raise UsageError(f"no run named {run}: there are: {names}")
-    return only
+    return seen.chosen(run)

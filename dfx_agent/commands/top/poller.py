@@ -8,10 +8,9 @@ import threading
 import time
 from dataclasses import replace
 
-from dfx_agent.agent import config as configuration
 from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import DfxError
-from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, named, of_folder, token_in
+from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, asked_agent, settings_of
 from dfx_agent.commands.ps.observed import FolderReader, Observed
 from dfx_agent.commands.top.rank_rows import memory_bytes
 from dfx_agent.commands.top.view import Curve, Shown
@@ -121,7 +120,7 @@ class AgentWatch:
     def look(self) -> Observed:
         """NoAnswerError while no agent answers."""
         if not self._args.url:
-            self._agent = _agent_of(self._args, self._config) or self._agent
+            self._agent = asked_agent(self._args, self._config) or self._agent
         snapshot = self._agent.snapshot(_SNAPSHOT_STEPS)
         if snapshot is None:
             raise NoAnswerError(f"{self._agent.url} follows another folder")
@@ -141,7 +140,7 @@ class SegmentWatch:
 
     def look(self) -> Observed:
         if self._agent is None:
-            agent = _agent_of(self._args, self._config)
+            agent = asked_agent(self._args, self._config)
             if agent is None or agent.is_guess:
                 return self._reader.look()
             self._reader.stop()
@@ -159,13 +158,8 @@ Watched = AgentWatch | SegmentWatch
 
 def watched(args: argparse.Namespace) -> Watched:
     """UsageError for an address or a token that cannot be used."""
-    config = configuration.load({"directory": args.directory}, os.environ, None)
-    agent = _agent_of(args, config)
+    config = settings_of(args)
+    agent = asked_agent(args, config)
     if agent is None or agent.is_guess:
         return SegmentWatch(args, config)
     return AgentWatch(args, config, agent)
-
-
-def _agent_of(args: argparse.Namespace, config: Config) -> AskedAgent | None:
-    token = token_in(args.token_file)
-    return named(args.url, token) if args.url else of_folder(config, token)
