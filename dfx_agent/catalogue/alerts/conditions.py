@@ -212,7 +212,7 @@ class Increases:
         self._windows = {
             (grows.series.metric.sample_name, grows.window_seconds, grows.sample_name)
             for declaration in declarations
-            for grows in _grows_in(declaration)
+            for grows in parts_of(declaration, Grows)
         }
         self._longest_seconds = max((seconds for _, seconds, _ in self._windows), default=0)
         self._latest: dict[_Key, float] = {}
@@ -245,14 +245,3 @@ class Increases:
             growths.append((began_seconds, earlier + growth))
         elif growth:
             growths.append((now_seconds, growth))
-
-
-def _grows_in(value: Any) -> Iterator[Grows]:
-    if isinstance(value, Grows):
-        yield value
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _grows_in(getattr(value, field.name))
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _grows_in(item)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -29,18 +29,6 @@ class Threshold(float):
 
     def at(self, value: float) -> Threshold:
         return Threshold(self.key, value, self.unit, self.meaning)
-
-
-def thresholds_in(value: Any) -> Iterator[Threshold]:
-    """Every threshold inside a declaration, in the order of its fields."""
-    if isinstance(value, Threshold):
-        yield value
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from thresholds_in(getattr(value, field.name))
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from thresholds_in(item)
 
 
 def with_values(declaration: T, values: Mapping[str, float]) -> T:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dfx_agent.base.text import capitalized, joined, listed, rounded
-from dfx_agent.catalogue.alerts.conditions import Condition
+from dfx_agent.catalogue.alerts.conditions import Condition, parts_of
 from dfx_agent.catalogue.alerts.declared.stability import DIVERGENCE
 from dfx_agent.catalogue.alerts.samples import samples_of, symptom_samples
-from dfx_agent.catalogue.alerts.thresholds import thresholds_in
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 from dfx_agent.judge.divergence import sentences
 from dfx_agent.judge.divergence.broken_values import Break, broken_sentence
 from dfx_agent.judge.divergence.cause_order import cause, change, onset_of
@@ -241,7 +241,7 @@ def _missing_evidence(state: SignalState, critical: Condition) -> str:
 def _needed(state: SignalState, critical: Condition) -> Iterator[str]:
     """How many kinds of signals the alert needs, if too few are reported."""
     if not can_vote({row.symptom for row in state.signals}, critical):
-        for limit in thresholds_in(critical):
+        for limit in parts_of(critical, Threshold):
             if limit.unit == "families":
                 yield _NEEDED.get(limit.key, _NEEDED_AT_ALL).format(num=f"{limit:.0f}")
 

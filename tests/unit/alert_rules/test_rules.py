@@ -13,7 +13,7 @@ from alert_rules.cases import CASES
 from alert_rules.cases.case import at
 from alert_rules.promtool import test_file as promtool_tests
 from dfx_agent.catalogue import memory, per_rank, signals, verdicts
-from dfx_agent.catalogue.alerts.conditions import Either, Every, Increases, Promql, Unless
+from dfx_agent.catalogue.alerts.conditions import Either, Every, Increases, Promql, Unless, parts_of
 from dfx_agent.catalogue.alerts.declared import (
     ALERTS,
     PROMETHEUS_ALERTS,
@@ -23,7 +23,7 @@ from dfx_agent.catalogue.alerts.declared import (
 )
 from dfx_agent.catalogue.alerts.prometheus import Links, rule_files
 from dfx_agent.catalogue.alerts.promql import promql
-from dfx_agent.catalogue.alerts.thresholds import thresholds_in
+from dfx_agent.catalogue.alerts.thresholds import Threshold
 
 ROOT = Path(__file__).resolve().parents[3]
 GENERATED = ROOT / "alert_rules" / "generated"
@@ -67,7 +67,7 @@ def test_every_alert_has_a_runbook_section_that_its_link_leads_to():
         section = page.split(f"\n## {alert.name}\n")[1].split("\n## ")[0]
         for part in ("Meaning", "Impact", "Diagnosis", "Mitigation"):
             assert section.count(f"**{part}.** ") == 1
-        for threshold in thresholds_in(alert):
+        for threshold in parts_of(alert, Threshold):
             assert f"`{threshold.key}`" in section
 
 
@@ -112,7 +112,7 @@ def passes(alert, folder, promtool):
 def moved_thresholds():
     """(alert, key, new value): one step or 10 % to each side, which lies past the cases' data."""
     for alert in PROMETHEUS_ALERTS:
-        for threshold in {t.key: t for t in thresholds_in(alert)}.values():
+        for threshold in {t.key: t for t in parts_of(alert, Threshold)}.values():
             is_count = threshold.unit in {"steps", "families"}
             for side in (-1, 1):
                 value = threshold + side if is_count else threshold * (1 + 0.1 * side)
@@ -263,7 +263,7 @@ def test_no_alert_reads_a_metric_that_the_agent_cannot_export():
 def test_thresholds_have_one_default_each():
     defaults = thresholds()
     for alert in PROMETHEUS_ALERTS:
-        for threshold in thresholds_in(alert):
+        for threshold in parts_of(alert, Threshold):
             same = defaults[threshold.key]
             assert (float(threshold), threshold.unit, threshold.meaning) == (
                 float(same), same.unit, same.meaning,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from dfx_agent.catalogue.alerts.alert import Alert, until_end
+from dfx_agent.catalogue.alerts.conditions import parts_of
 from dfx_agent.catalogue.alerts.declared import (
     data,
     memory,
@@ -12,7 +13,7 @@ from dfx_agent.catalogue.alerts.declared import (
     rollout,
     stability,
 )
-from dfx_agent.catalogue.alerts.thresholds import Threshold, thresholds_in, with_values
+from dfx_agent.catalogue.alerts.thresholds import Threshold, with_values
 
 _AREAS = stability, rollout, memory, progress, pipeline, data, observation
 # what an agent can evaluate itself
@@ -23,7 +24,7 @@ PROMETHEUS_ALERTS: tuple[Alert, ...] = (*ALERTS, *observation.PROMETHEUS_ALERTS)
 
 def thresholds() -> dict[str, Threshold]:
     """Key -> threshold with its default, of the whole catalogue."""
-    return {threshold.key: threshold for threshold in thresholds_in(PROMETHEUS_ALERTS)}
+    return {threshold.key: threshold for threshold in parts_of(PROMETHEUS_ALERTS, Threshold)}
 
 
 def alerts_with(values: Mapping[str, float], alerts: tuple[Alert, ...]) -> tuple[Alert, ...]:
