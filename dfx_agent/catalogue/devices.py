@@ -58,7 +58,7 @@ RANK_MEMORY_USED = Metric(
     "dfx_rank_device_memory_used_bytes", "gauge", "bytes", (*PER_RANK, "device"),
     "Memory of the process on the device as the driver reports it; absent if the driver "
     "lists no processes, as in most containers.", "device",
-    subject="rank", value=lambda rank: {(name,): used for name, used in rank.device_bytes.items()},
+    subject="rank", value=lambda rank: rank.device_bytes,
 )  # fmt: skip
 RANK_DEVICE = Metric(
     "dfx_rank_device", "gauge", "", (*PER_RANK, "device"),

@@ -123,8 +123,7 @@ KV_CACHE_PEAK = Metric(
 WEIGHT_LOAD = Metric(
     "dfx_engine_weight_load_seconds", "gauge", "seconds", (*PER_ENGINE, "source"),
     "Duration of the latest load of weights, by source: disk, distributed, tensor, ipc (SGLang).",
-    "engine", subject="engine",
-    value=lambda engine: {(k,): v for k, v in engine.weight_load_seconds.items()},
+    "engine", subject="engine", value=lambda engine: engine.weight_load_seconds,
 )  # fmt: skip
 _REPORTED = (
     *_metrics("gauge", _GAUGES, "gauges"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dfx_agent.catalogue.spec import PER_RANK, Metric, Values
+from dfx_agent.catalogue.spec import PER_RANK, Metric
 from dfx_agent.snapshot import RankRow
 from dfx_agent.snapshot.time import TimeSplit
 
@@ -97,10 +97,6 @@ def _learner(rank: RankRow) -> dict[str, float] | None:
     return None if rank.last is None else learner_seconds(rank.role, rank.last, rank.totals)
 
 
-def _by_part(parts: dict[str, float] | None) -> Values:
-    return None if parts is None else {(part,): seconds for part, seconds in parts.items()}
-
-
 LEARNER_SECONDS = Metric(
     "dfx_rank_learner_seconds", "gauge", "seconds", (*PER_RANK, "part"),
     "Where the learner's last iteration went; each instant is in one part, together "
@@ -110,7 +106,7 @@ LEARNER_SECONDS = Metric(
     "handshake with the collector. h2d: copy to the device by the learner's own thread. train: "
     "pure compute. param_sync: gradients or parameters brought together, with the wait in it. "
     "weight_sync: publishing weights. other: inference, logging, checkpoints, what nobody marked.",
-    "derived", subject="guest", value=lambda rank: _by_part(_learner(rank)),
+    "derived", subject="guest", value=_learner,
 )  # fmt: skip
 LEARNER_PIPELINE_SECONDS = Metric(
     "dfx_rank_learner_pipeline_seconds", "gauge", "seconds", PER_RANK,
@@ -123,5 +119,5 @@ COLLECTOR_SECONDS = Metric(
     "Where the collector's time went. weight_sync: reading new weights. action_select: until the "
     "learner's actions are there. env_step: in the environment. replay: writing transitions. "
     "sync_coordination: asking the learner. other: what nobody marked.", "derived",
-    subject="guest", value=lambda rank: _by_part(collector_seconds(rank.role, rank.totals)),
+    subject="guest", value=lambda rank: collector_seconds(rank.role, rank.totals),
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """Memory: the framework allocator of each device, anonymous memory of the process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
-from dfx_agent.snapshot import DeviceMemory, GlibcHeap, HostMemory, RankRow
+from dfx_agent.snapshot import DeviceMemory, GlibcHeap, RankRow
 
 
 def _fragmentation(device: DeviceMemory) -> float | None:
@@ -51,34 +51,31 @@ GPU_LARGEST_FREE = Metric(
 GPU_STAGE_ALLOCATED = Metric(
     "dfx_gpu_mem_stage_allocated_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Memory of live tensors when the stage was last sampled.", "shim",
-    subject="device",
-    value=lambda device: {(s,): n for s, n in device.stage_allocated_bytes.items()},
+    subject="device", value=lambda device: device.stage_allocated_bytes,
 )  # fmt: skip
 GPU_STAGE_RESERVED = Metric(
     "dfx_gpu_mem_stage_reserved_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Memory that the allocator held when the stage was last sampled.", "shim",
-    subject="device",
-    value=lambda device: {(s,): n for s, n in device.stage_reserved_bytes.items()},
+    subject="device", value=lambda device: device.stage_reserved_bytes,
 )  # fmt: skip
 GPU_STAGE_RETRIES = Metric(
     "dfx_gpu_mem_stage_alloc_retries", "counter", "", (*PER_RANK, "device", "stage"),
     "Allocations that had to empty the allocator's cache first, by the stage at whose sample they "
     "were seen.", "shim",
-    subject="device",
-    value=lambda device: {(s,): n for s, n in device.stage_num_alloc_retries.items()},
+    subject="device", value=lambda device: device.stage_num_alloc_retries,
 )  # fmt: skip
 GPU_STAGE_OOMS = Metric(
     "dfx_gpu_mem_stage_ooms", "counter", "", (*PER_RANK, "device", "stage"),
     "Out-of-memory errors, caught ones included, by the stage at whose sample they were seen.",
     "shim",
-    subject="device", value=lambda device: {(s,): n for s, n in device.stage_num_ooms.items()},
+    subject="device", value=lambda device: device.stage_num_ooms,
 )  # fmt: skip
 GPU_STAGE_PEAK = Metric(
     "dfx_gpu_mem_stage_peak_bytes", "gauge", "bytes", (*PER_RANK, "device", "stage"),
     "Highest allocated memory sampled in the stage, about once a second since the guest came, or "
     "the allocator's own peak where that changed within the stage; never more than the real one, "
     "and the allocator's peak is never reset.", "shim",
-    subject="device", value=lambda device: {(s,): n for s, n in device.stage_peak_bytes.items()},
+    subject="device", value=lambda device: device.stage_peak_bytes,
 )  # fmt: skip
 GPU_ALLOC_RETRIES = Metric(
     "dfx_gpu_mem_alloc_retries", "counter", "", (*PER_RANK, "device"),
@@ -181,27 +178,17 @@ HOST_VIRTUAL = Metric(
 )  # fmt: skip
 
 
-def _of_stages(
-    stages: Callable[[HostMemory], Mapping[str, float]],
-) -> Callable[[RankRow], dict[tuple[str, ...], float] | None]:
-    def value(rank: RankRow) -> dict[tuple[str, ...], float] | None:
-        memory = rank.host_memory
-        return None if memory is None else {(s,): n for s, n in stages(memory).items()}
-
-    return value
-
-
 HOST_STAGE_RESIDENT = Metric(
     "dfx_host_memory_stage_resident_bytes", "gauge", "bytes", (*PER_RANK, "stage"),
     "Resident memory of the process when the stage was last sampled, about once a second.",
     "device",
-    subject="rank", value=_of_stages(lambda memory: memory.stage_resident_bytes),
+    subject="rank", value=lambda rank: rank.host_memory and rank.host_memory.stage_resident_bytes,
 )  # fmt: skip
 HOST_STAGE_VIRTUAL = Metric(
     "dfx_host_memory_stage_virtual_bytes", "gauge", "bytes", (*PER_RANK, "stage"),
     "Virtual memory of the process when the stage was last sampled, about once a second.",
     "device",
-    subject="rank", value=_of_stages(lambda memory: memory.stage_virtual_bytes),
+    subject="rank", value=lambda rank: rank.host_memory and rank.host_memory.stage_virtual_bytes,
 )  # fmt: skip
 HOST_SLOPE = Metric(
     "dfx_host_memory_slope_bytes", "gauge", "bytes", PER_RANK,

@@ -1,7 +1,5 @@
 """What each rank has done: active, waiting and idle time, tokens, queues."""
 
-from collections.abc import Mapping
-
 from dfx_agent.catalogue.spec import PER_RANK, Metric, native
 from dfx_agent.snapshot import RankRow
 
@@ -32,7 +30,7 @@ STAGE_ACTIVE_SECONDS = Metric(
     "dfx_rank_stage_active_seconds", "counter", "seconds", (*PER_RANK, "stage"),
     "Exclusive time of the stage, without waits; stages that overlap may sum to more than "
     "dfx_rank_active_seconds_total.", "shim",
-    subject="guest", value=lambda rank: {(s,): n for s, n in rank.totals.stage_seconds.items()},
+    subject="guest", value=lambda rank: rank.totals.stage_seconds,
 )  # fmt: skip
 WAIT_SECONDS = Metric(
     "dfx_rank_wait_seconds", "counter", "seconds", (*PER_RANK, "kind", "stage"),
@@ -53,7 +51,7 @@ RANK_TOKENS = Metric(
     "dfx_rank_tokens", "counter", "tokens", (*PER_RANK, "kind"),
     "Tokens this rank processed, by kind (prompt, response). If the job reports none, forward: "
     "tokens that entered trained forward passes, padding included.", "shim",
-    subject="guest", value=lambda rank: {(kind,): n for kind, n in rank.tokens_total.items()},
+    subject="guest", value=lambda rank: rank.tokens_total,
 )  # fmt: skip
 STAGE_FAILURES = Metric(
     "dfx_rank_stage_failures", "counter", "", (*PER_RANK, "stage"),
@@ -116,10 +114,6 @@ _NATIVE = (
 # fmt: on
 
 
-def _by_name(counts: Mapping[str, float]) -> dict[tuple[str, ...], float]:
-    return {(name,): count for name, count in counts.items()}
-
-
 def _stack_failures(rank: RankRow) -> int | None:
     look = rank.outside
     has_looked = look is not None and (look.stage_samples or look.num_failed_samples)
@@ -136,13 +130,13 @@ THREADS = Metric(
     "dfx_passive_threads", "gauge", "", (*PER_RANK, "state"),
     "Threads of a process without a guest by the kernel's letter: R runs, S sleeps, D waits for a "
     "device, T is stopped.", "agent",
-    subject="rank", value=lambda rank: rank.outside and _by_name(rank.outside.num_threads),
+    subject="rank", value=lambda rank: rank.outside and rank.outside.num_threads,
 )  # fmt: skip
 STACK_SAMPLES = Metric(
     "dfx_passive_stack_samples", "counter", "", (*PER_RANK, "stage"),
     "Stacks of the main thread that py-spy sampled, by the stage of their frames (empty: no known "
     "stage); a sample every few seconds, not a measure of time.", "agent",
-    subject="rank", value=lambda rank: rank.outside and _by_name(rank.outside.stage_samples),
+    subject="rank", value=lambda rank: rank.outside and rank.outside.stage_samples,
 )  # fmt: skip
 STACK_FAILURES = Metric(
     "dfx_passive_stack_failures", "counter", "", PER_RANK,

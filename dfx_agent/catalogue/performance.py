@@ -135,9 +135,7 @@ RANK_STEP_SECONDS = Metric(
 RANK_STAGE_SECONDS = Metric(
     "dfx_rank_stage_seconds", "gauge", "seconds", (*PER_RANK, "stage"),
     "Exclusive time of the stage in the rank's last closed step, without waits.", "derived",
-    subject="guest", value=lambda rank: rank.last and {
-        (stage,): seconds for stage, seconds in rank.last.stage_seconds.items()
-    },
+    subject="guest", value=lambda rank: rank.last and rank.last.stage_seconds,
 )  # fmt: skip
 BUBBLE_RATIO = Metric(
     "dfx_pipeline_bubble_ratio", "gauge", "ratio", (*PER_NODE, "role"),
@@ -211,20 +209,20 @@ SUSTAINED_TOKENS_RATIO = Metric(
     "dfx_step_tokens_sustained_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of a step, all ranks of the agent together / median of the 32 steps before the latest "
     "two; the smaller of the latest two steps. Absent until 10 steps had tokens.", "derived",
-    subject="run", value=lambda run: {(role,): r for role, r in run.sustained_tokens_ratio.items()},
+    subject="run", value=lambda run: run.sustained_tokens_ratio,
 )  # fmt: skip
 
 LATEST_TOKENS_RATIO = Metric(
     "dfx_step_tokens_latest_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of the latest step, all ranks of the agent together / median of the 32 steps before "
     "the latest two. Absent until 10 steps had tokens.", "derived",
-    subject="run", value=lambda run: {(role,): r for role, r in run.latest_tokens_ratio.items()},
+    subject="run", value=lambda run: run.latest_tokens_ratio,
 )  # fmt: skip
 TOKEN_IMBALANCE = Metric(
     "dfx_step_tokens_imbalance_ratio", "gauge", "", (*PER_NODE, "role"),
     "Tokens of the rank that has most / mean over ranks, of each step; median of the latest 8 "
     "steps. 1 is balanced. Absent for a single rank.", "derived",
-    subject="run", value=lambda run: {(role,): r for role, r in run.token_imbalance.items()},
+    subject="run", value=lambda run: run.token_imbalance,
 )  # fmt: skip
 
 # only logged by frameworks: the mapping names them

@@ -20,8 +20,9 @@ MetricSource = Literal["native", "shim", "device", "derived", "agent", "engine"]
 # guest measures times, a DeviceMemory (run, role, rank, device), or an EngineFacts (run, node,
 # replica, dp_rank)
 Subject = Literal["agent", "run", "rank", "sender", "guest", "device", "engine"]
-# None has no series; a mapping is by the metric's further labels; histograms only of that kind
-Values = float | Histogram | None | Mapping[tuple[str, ...], float | Histogram]
+# None has no series; a mapping is by the metric's further label, a tuple if there are several;
+# histograms only of that kind
+Values = float | Histogram | None | Mapping[Any, float | Histogram]
 
 _UCUM = {"seconds": "s", "bytes": "By", "ratio": "1"}
 

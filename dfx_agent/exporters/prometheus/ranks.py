@@ -109,14 +109,15 @@ def add_values(page: Page, subject: Subject, key: Labels, row: Any) -> None:
             page.adder(metric)(key, value)
 
 
-def _add_labelled(page: Page, metric: Metric, key: Labels, values: Mapping[Labels, Any]) -> None:
+def _add_labelled(page: Page, metric: Metric, key: Labels, values: Mapping[Any, Any]) -> None:
     if metric.kind == "histogram":
         for labels, histogram in values.items():
             page.add_histogram(metric, (*key, *labels), histogram)
     elif values:
         add = page.adder(metric)
         for labels, number in values.items():
-            add((*key, *labels), number)
+            more = (labels,) if isinstance(labels, str) else labels
+            add((*key, *more), number)
 
 
 def add_rank(page: Page, run: str, rank: RankRow, framework: str) -> None:
