@@ -33,7 +33,7 @@ def nobody_is_logged_in(monkeypatch, tmp_path):
 
 
 def write(tracker, run="a/b"):
-    writer = tracker.begin(run)
+    writer = tracker(run)
     for step, metrics in STEPS.items():
         writer.write(step, 1000.0 + step, metrics)
     writer.close()
@@ -76,7 +76,7 @@ def test_a_tensorboard_folder_that_is_gone_raises_where_it_is_written(tmp_path):
     (tracker,) = open_trackers(["tensorboard"], {}).values()
     (tmp_path / "runs" / "r").touch()
     with pytest.raises(OSError, match="exists"):
-        tracker.begin("r")
+        tracker("r")
 
 
 def scanned(path, reader, record):
@@ -96,7 +96,7 @@ def test_wandb_offline_keeps_every_step(tmp_path):
     stores = pytest.importorskip("swanlab.converter.wb.wbdatastore", reason="no reader of wandb")
     options = {"mode": "offline", "dir": "wb", "project": "p"}
     (tracker,) = open_trackers(["wandb"], {"wandb": options}).values()
-    first, second = tracker.begin("a/b"), tracker.begin("c")  # two runs at once
+    first, second = tracker("a/b"), tracker("c")  # two runs at once
     for step, metrics in STEPS.items():
         first.write(step, 1000.0 + step, metrics)
         second.write(step, 1000.0 + step, {"reward": 0.0})
@@ -129,9 +129,9 @@ def test_swanlab_offline_keeps_every_step_and_refuses_a_second_run_at_once(tmp_p
 
     options = {"mode": "offline", "log_dir": "sw", "project": "p"}
     (tracker,) = open_trackers(["swanlab"], {"swanlab": options}).values()
-    held = tracker.begin("held")
+    held = tracker("held")
     with pytest.raises(RuntimeError, match="inactive Run"):
-        tracker.begin("other")
+        tracker("other")
     held.close()
     for file in (tmp_path / "sw").rglob("run-*.swanlab"):
         file.unlink()
@@ -171,7 +171,7 @@ LOSES_ITS_SERVICE = """
 import os, psutil
 from dfx_agent.exporters.trackers.writing import open_trackers
 (tracker,) = open_trackers(["wandb"], {"wandb": {"mode": "offline"}}).values()
-writer = tracker.begin("r")
+writer = tracker("r")
 writer.write(1, 1.0, {"loss": 1.0})
 service = [p for p in psutil.Process().children() if "wandb" in p.name()]
 for process in service:

@@ -7,29 +7,26 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from dfx_agent.exporters.trackers.tracker import Options, checked_options, file_name, folder
+from dfx_agent.exporters.trackers.tracker import (
+    Options,
+    Tracker,
+    checked_options,
+    file_name,
+    folder,
+)
 
 _LOG_DIR = "dfx-metrics"
 
 
-def open_tracker(options: Options) -> JsonLines:
+def open_tracker(options: Options) -> Tracker:
     """Options: ``log_dir`` (dfx-metrics)."""
     given = checked_options("jsonl", options, frozenset({"log_dir"}))
-    return JsonLines(folder("jsonl", given.get("log_dir", _LOG_DIR)))
-
-
-class JsonLines:
-    """Writes ``<log_dir>/<run>.jsonl``; an existing file is continued."""
-
-    def __init__(self, log_dir: Path) -> None:
-        self._log_dir = log_dir
-
-    def begin(self, run: str) -> JsonLinesRun:
-        return JsonLinesRun(self._log_dir / f"{file_name(run)}.jsonl", run)
+    log_dir = folder("jsonl", given.get("log_dir", _LOG_DIR))
+    return lambda run: JsonLinesRun(log_dir / f"{file_name(run)}.jsonl", run)
 
 
 class JsonLinesRun:
-    """One line per step, flushed to disk before ``write`` returns."""
+    """One line per step, flushed to disk before ``write`` returns; continues an existing file."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._run = run

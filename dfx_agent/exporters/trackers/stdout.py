@@ -5,24 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from dfx_agent.exporters.trackers.tracker import Options, checked_options
+from dfx_agent.exporters.trackers.tracker import Options, Tracker, checked_options
 
 
-def open_tracker(options: Options) -> Stdout:
+def open_tracker(options: Options) -> Tracker:
     """No options."""
     checked_options("stdout", options, frozenset())
-    return Stdout()
-
-
-class Stdout:
-    """Shared by all runs; each line names its run."""
-
-    def begin(self, run: str) -> StdoutRun:
-        return StdoutRun(run)
+    return StdoutRun
 
 
 class StdoutRun:
-    """Writes ``run NAME step:3 - actor/pg_loss:0.25 - ...``."""
+    """Writes ``run NAME step:3 - actor/pg_loss:0.25 - ...``; all runs share stdout."""
 
     def __init__(self, run: str) -> None:
         self._run = run

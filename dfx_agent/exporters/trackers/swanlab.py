@@ -6,11 +6,13 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dfx_agent.base.errors import TrackerError
 from dfx_agent.exporters.trackers.tracker import (
     Options,
+    Tracker,
     checked_options,
     checked_settings,
     experiment_name,
@@ -33,7 +35,7 @@ _OF_ROLL = {"experiment_name": "name", "logdir": "log_dir"}
 _LOGIN = "login_kwargs"
 
 
-def open_tracker(options: Options) -> SwanLab:
+def open_tracker(options: Options) -> Tracker:
     """Options of ``swanlab.init``; ``settings`` is a mapping."""
     swanlab = library("swanlab", "swanlab")
     accepted = frozenset(inspect.signature(swanlab.init).parameters) - _OURS
@@ -47,21 +49,14 @@ def open_tracker(options: Options) -> SwanLab:
     checked_settings("swanlab", lambda: validate({"mode": mode, **own}))
     given["settings"] = {**_SETTINGS, **own}
     _check_mode(swanlab, mode, login)
-    return SwanLab(swanlab, {"project": _PROJECT, **given})
+    return partial(_begin, swanlab, {"project": _PROJECT, **given})
 
 
-class SwanLab:
-    """One run at a time: SwanLab allows one per process, so a second run is refused meanwhile."""
-
-    def __init__(self, swanlab: Any, options: Mapping[str, Any]) -> None:
-        self._swanlab = swanlab
-        self._options = dict(options)
-
-    def begin(self, run: str) -> SwanLabRun:
-        options = dict(self._options)
-        settings = self._swanlab.Settings.model_validate(options.pop("settings"))
-        options["name"] = experiment_name(options.get("name"), run)
-        return SwanLabRun(self._swanlab.init(settings=settings, **options))
+def _begin(swanlab: Any, options: Mapping[str, Any], run: str) -> SwanLabRun:
+    """SwanLab allows one run at a time in a process, so it refuses a second run meanwhile."""
+    settings = swanlab.Settings.model_validate(options["settings"])
+    named = {**options, "name": experiment_name(options.get("name"), run), "settings": settings}
+    return SwanLabRun(swanlab.init(**named))
 
 
 class SwanLabRun:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dfx_agent.exporters.trackers.tracker import (
     Options,
+    Tracker,
     checked_options,
     file_name,
     folder,
@@ -19,13 +20,14 @@ from dfx_agent.exporters.trackers.tracker import (
 _LOG_DIR = "runs"
 
 
-def open_tracker(options: Options) -> TensorBoard:
+def open_tracker(options: Options) -> Tracker:
     """Options: ``log_dir`` (runs). tensorboardX needs neither TensorBoard nor torch."""
     given = checked_options("tensorboard", options, frozenset({"log_dir"}))
     parts = ("event_file_writer", "proto.event_pb2", "proto.summary_pb2")
     writer, event, summary = (library("tensorboard", f"tensorboardX.{part}") for part in parts)
     classes = _Classes(writer.EventsWriter, event.Event, summary.Summary)
-    return TensorBoard(folder("tensorboard", given.get("log_dir", _LOG_DIR)), classes)
+    log_dir = folder("tensorboard", given.get("log_dir", _LOG_DIR))
+    return lambda run: TensorBoardRun(log_dir / file_name(run), classes)
 
 
 @dataclass(frozen=True)
@@ -37,19 +39,8 @@ class _Classes:
     summary: Any
 
 
-class TensorBoard:
-    """Writes ``<log_dir>/<run>/events.out.tfevents.*``."""
-
-    def __init__(self, log_dir: Path, classes: _Classes) -> None:
-        self._log_dir = log_dir
-        self._classes = classes
-
-    def begin(self, run: str) -> TensorBoardRun:
-        return TensorBoardRun(self._log_dir / file_name(run), self._classes)
-
-
 class TensorBoardRun:
-    """One event per step, flushed to disk before ``write`` returns."""
+    """Writes one event per step to ``<log_dir>/<run>/events.out.tfevents.*``, flushed to disk."""
 
     def __init__(self, log_dir: Path, classes: _Classes) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)

@@ -27,11 +27,9 @@ class RunWriter(Protocol):
         """Called when the run is over, or when writing has failed."""
 
 
-class Tracker(Protocol):
-    """One open tracker; ``begin`` is called for each new run."""
-
-    def begin(self, run: str) -> RunWriter:
-        """Raises the library's exception if the run cannot be started."""
+# an open tracker: called with the name of each new run; raises the library's exception if the run
+# cannot be started
+Tracker = Callable[[str], RunWriter]
 
 
 def checked_options(tracker: str, options: Options, accepted: frozenset[str]) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dfx_agent.base.errors import TrackerError
 from dfx_agent.exporters.trackers.tracker import (
     Options,
+    Tracker,
     checked_options,
     checked_settings,
     experiment_name,
@@ -33,7 +35,7 @@ _OF_ROLL = frozenset({"api_key", "log_dir"})
 _LOGIN_TIMEOUT_SECONDS = 15
 
 
-def open_tracker(options: Options) -> Wandb:
+def open_tracker(options: Options) -> Tracker:
     """Options of ``wandb.init``; ``settings`` is a mapping, and ``mode`` may be offline."""
     wandb = library("wandb", "wandb")
     accepted = frozenset(inspect.signature(wandb.init).parameters) - _OURS
@@ -48,22 +50,14 @@ def open_tracker(options: Options) -> Wandb:
     given["settings"] = {**_SETTINGS, **own}
     if mode == "online":
         _log_in(wandb, api_key)
-    return Wandb(wandb, {"project": _PROJECT, **given})
+    return partial(_begin, wandb, {"project": _PROJECT, **given})
 
 
-class Wandb:
-    """Several runs at a time in one process."""
-
-    def __init__(self, wandb: Any, options: Mapping[str, Any]) -> None:
-        self._wandb = wandb
-        self._options = dict(options)
-
-    def begin(self, run: str) -> WandbRun:
-        options = dict(self._options)
-        settings = self._wandb.Settings(**options.pop("settings"))
-        options["name"] = experiment_name(options.get("name"), run)
-        begun = self._wandb.init(reinit="create_new", settings=settings, **options)
-        return WandbRun(begun)
+def _begin(wandb: Any, options: Mapping[str, Any], run: str) -> WandbRun:
+    """Several runs at a time may be open in one process."""
+    settings = wandb.Settings(**options["settings"])
+    named = {**options, "name": experiment_name(options.get("name"), run), "settings": settings}
+    return WandbRun(wandb.init(reinit="create_new", **named))
 
 
 class WandbRun:

@@ -178,7 +178,7 @@ class TrackerThread:
             return
         try:
             if state.writer is None:
-                state.writer = self._tracker.begin(run)
+                state.writer = self._tracker(run)
             state.writer.write(step, ended, metrics)
             state.num_steps += 1
         except Exception as error:  # noqa: BLE001 (whatever a library raises: counted and reported)

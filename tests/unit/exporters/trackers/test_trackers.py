@@ -289,7 +289,7 @@ def test_a_tracker_that_cannot_open_says_why(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("run", ["a/b", "..", ".", "", "x y", "é%2F"])
 def test_a_run_s_name_is_one_file_in_the_folder(run, tmp_path):
-    writer = jsonl.open_tracker({"log_dir": tmp_path}).begin(run)
+    writer = jsonl.open_tracker({"log_dir": tmp_path})(run)
     writer.write(1, 2.0, {"loss": 1.0})
     writer.close()
     (file,) = tmp_path.iterdir()
@@ -298,7 +298,7 @@ def test_a_run_s_name_is_one_file_in_the_folder(run, tmp_path):
 
 
 def test_json_lines_are_read_back_also_what_is_not_finite(tmp_path):
-    writer = jsonl.open_tracker({"log_dir": tmp_path}).begin("r")
+    writer = jsonl.open_tracker({"log_dir": tmp_path})("r")
     values = {"loss": 0.1, "kl": math.nan, "up": math.inf, "down": -math.inf}
     writer.write(3, 2.0, values)
     writer.close()
@@ -309,7 +309,7 @@ def test_json_lines_are_read_back_also_what_is_not_finite(tmp_path):
 
 
 def test_a_line_on_stdout_is_what_verl_s_readers_know(tmp_path, capsys):
-    writer = stdout.open_tracker({}).begin("my run")
+    writer = stdout.open_tracker({})("my run")
     writer.write(3, 2.0, {"actor/pg_loss": -0.25, "critic/score/mean": math.nan})
     log = tmp_path / "log"
     log.write_text(capsys.readouterr().out)
@@ -347,7 +347,7 @@ def test_rolls_keys_of_wandb_log_in_and_name_the_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", library)
     options = {"api_key": "k", "project": "p", "name": "${exp_name}-1", "notes": "why",
                "tags": ["a"], "log_dir": str(tmp_path)}  # fmt: skip
-    open_trackers(["wandb"], {"wandb": options})["wandb"].begin("r")
+    open_trackers(["wandb"], {"wandb": options})["wandb"]("r")
     assert library.calls[0][1]["key"] == "k"
     assert library.calls[-1] == (
         "init", {"project": "p", "name": "r-1", "notes": "why", "tags": ["a"],
@@ -361,7 +361,7 @@ def test_rolls_keys_of_swanlab_log_in_and_name_the_experiment(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "swanlab", library)
     options = {"login_kwargs": {"api_key": "k"}, "project": "p", "logdir": str(tmp_path),
                "experiment_name": "mine", "tags": ["a"]}  # fmt: skip
-    open_trackers(["swanlab"], {"swanlab": options})["swanlab"].begin("r")
+    open_trackers(["swanlab"], {"swanlab": options})["swanlab"]("r")
     assert library.calls == [
         ("login", {"api_key": "k"}),
         ("init", {"project": "p", "name": "mine", "tags": ["a"], "log_dir": str(tmp_path)}),
