@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from training_curves import collapsed, healthy
@@ -41,7 +42,7 @@ def a_collapse() -> SignalState:
         bank.observe(step, {**healthy(rng), "score_max": 1.0, "score_min": 0.0, "aborted": 0.0})
     for step in range(40, 46):
         state = bank.observe(step, {**collapsed(rng), "grad_norm": 1e6, "loss": math.nan})
-    return state
+    return replace(state, timeout_rise=0.1)
 
 
 def test_every_sample_that_conditions_read_is_exported_with_its_run():
