@@ -1,8 +1,8 @@
 """Steps as a trace for Perfetto (ui.perfetto.dev).
 
 A process for each rank: its steps, in them the stages and waits; counters; arrows from the rank
-that came last to a collective to the ranks that waited for it. A process for the run: its incidents
-and curves. Source: the Trace Event Format, whose times are microseconds.
+that came last to a collective to what the ranks that waited did next. A process for the run: its
+incidents and curves. Source: the Trace Event Format, whose times are microseconds.
 """
 
 from __future__ import annotations
@@ -145,7 +145,10 @@ def _closed(group: Sequence[Piece]) -> Iterator[tuple[str, Sequence[Piece]]]:
 def _flows(
     rows: Sequence[TimelineRow], numbers: Mapping[tuple[str, str], int], begin: float
 ) -> Iterator[Event]:
-    """Arrows to the end of each wait from the rank that came last to the same collective."""
+    """Arrows from the rank that came last to a collective to what the waiting ranks did next.
+
+    Not to their waits, which began earlier: Perfetto draws arrows from the slice that began first.
+    """
     number = 0
     for (last_key, last), waiting in _meetings(rows):
         for key, wait in waiting:
@@ -155,10 +158,10 @@ def _flows(
             flow = {"cat": "flow", "name": "last to arrive", "id": number}
             track = {"tid": _FIRST_TRACK + _STEPS}
             arrived = round((last.begin_seconds - begin) * 1e9)
-            left = round((wait.end_seconds - begin) * 1e9) - 1  # still inside the slice
+            left = round((wait.end_seconds - begin) * 1e9) - 1  # binds to the slice that follows
             yield {**flow, "ph": "s", "pid": numbers[last_key], **track, "ts": arrived / 1e3}
             at = max(arrived, left) / 1e3
-            yield {**flow, "ph": "f", "bp": "e", "pid": numbers[key], **track, "ts": at}
+            yield {**flow, "ph": "f", "pid": numbers[key], **track, "ts": at}
 
 
 _Wait = tuple[tuple[str, str], Piece]
