@@ -28,6 +28,7 @@ from dashboards.common import (
     tiles,
     values,
 )
+from dashboards.e2e_timeline import STAGES, paint
 from dashboards.promql import SCRAPES, by, of_ranks, of_role, of_run, recent
 from dfx_agent.catalogue import memory, performance
 from dfx_agent.catalogue.engines import KV_CACHE_PEAK, PREFIX
@@ -125,7 +126,7 @@ def fullest() -> Any:
         "percentunit",
     )
     share = f"{of_devices(memory.GPU_RESERVED)} / {of_devices(memory.GPU_LIMIT)}"
-    panel.with_target(instant(f"topk(4, {share})", "{{rank}} {{device}}")).no_value(NO_DEVICE)
+    panel.with_target(instant(f"topk(4, {share})", "rank {{rank}} {{device}}")).no_value(NO_DEVICE)
     steps = limits(TEAL, (0.85, YELLOW), (0.92, RED))
     return panel.min(0).max(1).color_scheme(by_threshold()).thresholds(steps)
 
@@ -173,7 +174,7 @@ def host_memory() -> Any:
         "bytes",
     )
     held = by("rank", "max", of_ranks(memory.HOST_ANONYMOUS))
-    return panel.with_target(query(f"topk(16, {held})", "{{rank}}"))
+    return panel.with_target(query(f"topk(16, {held})", "rank {{rank}}"))
 
 
 def host_growth() -> Any:
@@ -184,7 +185,7 @@ def host_growth() -> Any:
         "bytes",
     )
     slope = by("rank", "max", of_ranks(memory.HOST_SLOPE))
-    return panel.with_target(query(f"topk(16, {slope})", "{{rank}}"))
+    return panel.with_target(query(f"topk(16, {slope})", "rank {{rank}}"))
 
 
 def host_slopes() -> Any:
@@ -246,7 +247,7 @@ def stage_peaks() -> Any:
     peaks = by("stage", "max", of_ranks(memory.GPU_STAGE_PEAK))
     panel.with_target(query(peaks, "{{stage}}"))
     panel.with_target(query(over_devices("min", memory.GPU_LIMIT), "limit", "B"))
-    panel.no_value(NO_DEVICE)
+    paint(panel.no_value(NO_DEVICE).fill_opacity(0), STAGES)
     return panel.override_by_name("limit", [*dashed(), *colored(RED)]).min(0)
 
 

@@ -181,7 +181,7 @@ def work_bands() -> Any:
         strict=True,
     ):
         panel.with_target(query(text, name, ref)).override_by_name(name, colored(color))
-    return panel.min(0).max(1)
+    return panel.min(0).max(1).fill_opacity(0)
 
 
 def busiest() -> Any:
@@ -191,7 +191,9 @@ def busiest() -> Any:
         "bars are uneven work.",
         "none",
     )
-    panel.with_target(instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "{{rank}}"))
+    panel.with_target(
+        instant(f"sort_desc(topk(8, {against_median(work_seconds())}))", "rank {{rank}}")
+    )
     panel.min(0).decimals(2)
     return panel.color_scheme(by_threshold()).thresholds(FAR_LIMITS)
 
