@@ -261,10 +261,10 @@ class RingReader:
         if count <= 0:
             return False, False
         tails, bodies, heads = self._copy(at, count)
-        num_new = max(heads, default=0) - first + 1
+        num_new = max(0, max(heads, default=0) - first + 1)
         expected = list(range(first, first + len(heads)))
         if (
-            0 <= num_new <= len(heads)
+            num_new <= len(heads)
             and tails[:num_new] == heads[:num_new] == expected[:num_new]
             and max(tails, default=0) < first + num_new
             and not self._incomplete_in_scout()
