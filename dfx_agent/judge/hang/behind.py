@@ -177,7 +177,6 @@ def _overdue(rank: RankFacts, ranks: Sequence[RankFacts]) -> RemoteWait | None:
     seconds = _seconds(rank)
     if seconds < FLOOR_SECONDS or rank.arrivals or not rank.is_living:
         return None
-    steps = [ns / 1e9 for other in ranks for ns in other.step_durations]
     if len(rank.step_durations) < _FEWEST_STEPS:
         return None
     stacks, is_stopped = rank.stacks, rank.is_stopped
@@ -186,6 +185,7 @@ def _overdue(rank: RankFacts, ranks: Sequence[RankFacts]) -> RemoteWait | None:
         return None
     is_long = stacks is not None and stacks.is_long_function()
     floor = LONG_FLOOR_SECONDS if is_long else FLOOR_SECONDS
+    steps = [ns / 1e9 for other in ranks for ns in other.step_durations]
     limit = max(floor, _TIMES_MEDIAN * median(steps), _TIMES_LONGEST * max(steps))
     if seconds < limit:
         return None
