@@ -56,7 +56,7 @@ NORM = "The gradient norm was NaN or infinite"
         ),
         (
             {"grad_norm": math.inf},
-            [f"{NORM} at step 600.", f"{NORM} in 2 of the last 5 steps, first at step 600."],
+            [f"{NORM} at step 600.", f"{NORM}, in 2 of the last 5 steps, first at step 600."],
         ),
     ],
 )
