@@ -194,7 +194,9 @@ def assert_scores_are_those_of_the_reward_function(metrics: Metrics, folder: Pat
         if sample.name == "dfx_sample_score_bucket"
     }
     batches = {
-        rank: [json.loads(line) for line in (folder / f"rewards.{rank}.jsonl").open()]
+        rank: [
+            json.loads(line) for line in (folder / f"rewards.{rank}.jsonl").read_text().splitlines()
+        ]
         for rank in RANKS
     }
     prefixes = itertools.product(*(range(1, len(of_rank) + 1) for of_rank in batches.values()))
