@@ -218,14 +218,14 @@ def banded(title: str, about: str, unit: str, signal: str, shown: Mapping[str, s
     panel = lines(title, about, unit)
     low = by("signal", "max", of_signal(signals.BASELINE_LOW, signal))
     high = by("signal", "max", of_signal(signals.BASELINE_HIGH, signal))
-    panel.with_target(query(high, "usual, high", "H")).with_target(query(low, "usual, low", "L"))
+    panel.with_target(query(high, "usual range", "H")).with_target(query(low, "usual, low", "L"))
     for ref, (name, text) in zip("ABCDEF", shown.items(), strict=False):
         panel.with_target(query(text, name, ref))
     hidden = prop("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False})
     edge = [prop("custom.lineWidth", 0), prop("custom.fillOpacity", 0), *colored(BAND)]
     panel.override_by_name("usual, low", [*edge, hidden])
     panel.override_by_name(
-        "usual, high",
+        "usual range",
         [*edge, prop("custom.fillBelowTo", "usual, low"), prop("custom.fillOpacity", 25)],
     )
     return panel.line_width(2).fill_opacity(0)
@@ -277,7 +277,7 @@ def grad_norm() -> Any:
         "grad_norm",
         {
             "actor": by("run", "max", of_main(stability.ACTOR_GRAD_NORM)),
-            "{{model}}": by("model", "max", of_run(training.GRAD_NORM)),
+            "measured {{model}}": by("model", "max", of_run(training.GRAD_NORM)),
         },
     ).override_by_name("actor", colored(RED))
 
