@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import urllib.parse
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from hub import hub, join_state, joined
@@ -75,18 +75,24 @@ def test_the_hub_shows_curves(job):
 def test_the_hub_stores_the_history_of_all_nodes(job):
     the_hub, _ = job
 
-    def stored():
-        return next((row for row in the_hub.json("/api/v1/history") if row["num_steps"]), None)
+    def asked(run, query):
+        with closing(sqlite3.connect(run["path"])) as connection:
+            return connection.execute(query).fetchall()
 
-    run = until(stored, "steps in the history of the hub")
+    def stored():
+        """The run, once it has a step of both ranks."""
+        for run in the_hub.json("/api/v1/history"):
+            if ('["0", "1"]',) in asked(run, "SELECT ranks FROM schemas"):
+                return run
+        return None
+
+    run = until(stored, "a step of both ranks in the history of the hub")
     assert (run["run"], run["world_size"], run["is_of_hub"]) == ("two", 2, True)
-    connection = sqlite3.connect(run["path"])
-    nodes = connection.execute("SELECT node, rank FROM ranks ORDER BY node").fetchall()
-    columns = connection.execute("SELECT ranks FROM schemas WHERE ranks != '[\"\"]'").fetchall()
-    connection.close()
+    nodes = asked(run, "SELECT node, rank FROM ranks ORDER BY node")
     assert nodes == [("node-0", "0"), ("node-1", "1")]
-    assert ('["0", "1"]',) in columns
-    assert run["id"] in the_hub.get("/history")
+    page = the_hub.get("/history")
+    assert run["id"] in page
+    assert "two</a> (all nodes)" in page
 
 
 def says(*words):

@@ -90,7 +90,7 @@ def when_text(run: StoredRun, event: StoredIncident | StoredAlert) -> str:
     if event.end_seconds is not None:
         lasted = f"for {duration_text(event.end_seconds - event.begin_seconds)}"
     else:
-        lasted = "until the run ended" if run.ending else "and its end was not observed"
+        lasted = "until the run ended" if run.ending else "and was open when last observed"
     return f"{moment_text(event.begin_seconds)} {lasted}"
 
 
