@@ -72,7 +72,7 @@ class LocalRun:
         self.concluded: RunVerdicts | None = None  # when it was last rendered
         self.scalar_rows = ScalarRows()
         self.unsent: UnsentFacts | None = None  # facts that wait for the hub, if there is one
-        self._memory = MemoryReader()
+        self.memory_reader = MemoryReader()
         self._has_exact_ranks = True
         self._node = OwnNode(self.facts, self.memory, self.totals_of)
         self._scalars: list[ReportedScalars] = []  # since the latest reading
@@ -266,7 +266,7 @@ class LocalRun:
 
     def memory(self) -> tuple[MemoryFacts, ...]:
         """What its living processes hold."""
-        return self._memory.facts(self._judged().values())
+        return self.memory_reader.facts(self._judged().values())
 
     def totals_of(self, process: ProcessId) -> RankTotals | None:
         """Totals of one of its processes; None after it was dropped."""

@@ -128,6 +128,7 @@ def _details(run: LocalRun, process: Process) -> RankDetails:
         gauges=dict(process.gauges),
         collectives=run.collectives.rows(process),
         device_stages=process.devices.rows(),
+        memory_history=run.memory_reader.history(process),
     )
 
 

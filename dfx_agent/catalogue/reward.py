@@ -18,7 +18,7 @@ SCORE_EDGES = (
 _FIRST_BOUNDARIES = ("reward", "rollout", "collector", "advantage")
 
 
-def _scores(run: RunRow) -> dict[tuple[str, ...], Histogram]:
+def scores_by_source(run: RunRow) -> dict[tuple[str, ...], Histogram]:
     """Histogram by data source, from one boundary of one role: others have the same samples.
 
     Ranks that are not at position 0 of all axes but data have the samples of another rank.
@@ -65,7 +65,7 @@ SAMPLE_SCORES = Metric(
     "Scores of samples, before a KL penalty where the batch has them: each sample once, at the "
     "first boundary of the shape ledger with scores. source: its data source or environment, empty "
     "if unknown. Batches that the ledger leaves out are not counted.", "shim",
-    subject="run", value=_scores,
+    subject="run", value=scores_by_source,
 )  # fmt: skip
 
 # fmt: off

@@ -13,6 +13,7 @@ from dfx_agent.snapshot import (
     GroupRow,
     HeldMemory,
     HostMemory,
+    MemoryHistory,
     NonAllocatorMemory,
     OutsideLook,
     ScalarRow,
@@ -75,4 +76,5 @@ class RankDetails:
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
     device_stages: tuple[StageDevice, ...] = ()
+    memory_history: MemoryHistory | None = None
     outside: OutsideLook | None = None

@@ -12,7 +12,7 @@ from dfx_agent.node.host.cgroup import MemoryGroup
 from dfx_agent.node.host.memory import available_bytes, total_bytes
 from dfx_agent.node.memory import HELD, device_rows
 from dfx_agent.node.process import Process
-from dfx_agent.snapshot import DeviceMemory
+from dfx_agent.snapshot import DeviceMemory, MemoryHistory
 
 _LOOK_EVERY_SECONDS = 1.0
 _HOST = ""
@@ -31,6 +31,20 @@ class MemoryReader:
     def facts(self, processes: Iterable[Process]) -> tuple[MemoryFacts, ...]:
         """Facts of each live process, in the given order."""
         return tuple(self._process_facts(process) for process in processes if process.is_living)
+
+    def history(self, process: Process) -> MemoryHistory | None:
+        """Host memory over the steps of a process; None before its first step."""
+        memory = process.memory
+        latest = tuple(memory.trend.samples)
+        if not latest:
+            return None
+        sparse = memory.trend.sparse_samples[max(memory.trend.sparse_samples)]
+        samples = [*(sample for sample in sparse if sample[0] < latest[0][0]), *latest]
+        limits = self._limits.read(memory.groups) if process.is_living else ()
+        steps, numbers = zip(*samples, strict=True)
+        return MemoryHistory(
+            steps, numbers, min((limit.free_bytes for limit in limits), default=None)
+        )
 
     def _process_facts(self, process: Process) -> MemoryFacts:
         memory = process.memory

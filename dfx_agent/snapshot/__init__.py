@@ -72,6 +72,7 @@ from dfx_agent.snapshot.memory import (
     GlibcHeap,
     HeldMemory,
     HostMemory,
+    MemoryHistory,
     NonAllocatorMemory,
 )
 from dfx_agent.snapshot.rank import (

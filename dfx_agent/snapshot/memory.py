@@ -77,6 +77,18 @@ class GlibcHeap:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryHistory:
+    """Host memory of one process over its steps, with the limit that it shares."""
+
+    steps: tuple[int, ...]
+    """The latest 64 steps, and every eighth of earlier ones."""
+    anonymous_bytes: tuple[float, ...]
+    """At the end of each of ``steps``."""
+    free_bytes: float | None = None
+    """What is left until the closest limit, of its control group or of the host."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostMemory:
     """Host memory of one process."""
 

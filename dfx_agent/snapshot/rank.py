@@ -8,7 +8,13 @@ from typing import Literal
 
 from dfx_agent.snapshot.devices import StageDevice
 from dfx_agent.snapshot.event_loop import EventLoopRow
-from dfx_agent.snapshot.memory import DeviceMemory, HeldMemory, HostMemory, NonAllocatorMemory
+from dfx_agent.snapshot.memory import (
+    DeviceMemory,
+    HeldMemory,
+    HostMemory,
+    MemoryHistory,
+    NonAllocatorMemory,
+)
 from dfx_agent.snapshot.scalars import ScalarRow
 from dfx_agent.snapshot.time import OpenSpan, StageStamp, TimeSplit
 
@@ -16,7 +22,17 @@ PeakSource = Literal["table", "override", "unknown"]
 RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
-ON_DEMAND = frozenset({"current", "scalars", "stamps", "gauges", "collectives", "device_stages"})
+ON_DEMAND = frozenset(
+    {
+        "current",
+        "scalars",
+        "stamps",
+        "gauges",
+        "collectives",
+        "device_stages",
+        "memory_history",
+    }
+)
 """Fields of a RankRow that a hub requests from the node when a page shows the rank."""
 
 
@@ -99,6 +115,7 @@ class RankRow:
     """Axis of the layout ("pipeline", "tensor", "data") -> index; only axes on which ranks of the
     role differ."""
     work: WorkRow | None = None
+    memory_history: MemoryHistory | None = None
     is_full: bool = True
     """False on a hub that has not requested the ``ON_DEMAND`` fields: they are empty."""
 

@@ -7,13 +7,15 @@ sees all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import isfinite, nan
 
 from dfx_agent.base.text import headline
 from dfx_agent.catalogue.native.meaning import keys_by_signal
 from dfx_agent.catalogue.performance import samples_per_second
+from dfx_agent.catalogue.reward import scores_by_source
 from dfx_agent.catalogue.utilisation import work_lines
 from dfx_agent.snapshot import (
     AgentRow,
@@ -30,6 +32,7 @@ from dfx_agent.snapshot import (
     HostMemory,
     Incident,
     LedgerState,
+    MemoryHistory,
     NonAllocatorMemory,
     OpenSpan,
     OutsideLook,
@@ -114,6 +117,7 @@ class ShownRank:
     source: RankSource
     outside: OutsideLook | None
     event_loop: EventLoopRow | None
+    memory_history: MemoryHistory | None
     tokens: Mapping[str, float] = field(default_factory=dict)
     tokens_seconds: float | None = None
 
@@ -141,6 +145,16 @@ class RoleTime:
     num_ranks: int
     is_of_steps: bool
     mean: TimeSplit
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCounts:
+    """Scores of one data source ("" if unknown) since the job began, counted by their size."""
+
+    source: str
+    edges: tuple[float, ...]
+    """Upper edges of the counts; the last count has no upper edge."""
+    counts: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +206,7 @@ class ViewedRun:
     work_lines: tuple[str, ...] = ()
     samples_per_second: float | None = None
     ledger: LedgerState | None = None
+    scores: tuple[ScoreCounts, ...] = ()
     meant_keys: Mapping[str, str] = field(default_factory=dict)
     """Signal -> the key that means it, of those that no file of the catalogue names."""
     wall: Wall = field(default_factory=Wall)
@@ -269,6 +284,7 @@ class Viewer:
             work_lines=work_lines(run),
             samples_per_second=samples_per_second(run),
             ledger=run.ledger,
+            scores=tuple(_scores(run)),
             meant_keys=_meant_keys(run.scalars),
             wall=wall_of(run, cells),
         )
@@ -346,6 +362,7 @@ def _shown(rank: RankRow, cell: StepCell | None) -> ShownRank:
         source=rank.source,
         outside=rank.outside,
         event_loop=rank.event_loop,
+        memory_history=rank.memory_history,
         tokens=cell.tokens if cell else {},
         tokens_seconds=cell.split.wall_seconds if cell else None,
     )
@@ -403,6 +420,12 @@ def _add(sums: dict[str, float], parts: Mapping[str, float], share: float) -> No
 def _meant_keys(scalars: Iterable[ScalarRow]) -> dict[str, str]:
     found = keys_by_signal(row.key for row in scalars if row.metric is None)
     return {signal: keys[0] for signal, keys in found.items()}
+
+
+def _scores(run: RunRow) -> Iterator[ScoreCounts]:
+    for (source,), histogram in sorted(scores_by_source(run).items()):
+        counts = (b - a for a, b in pairwise((0.0, *histogram.counts)))
+        yield ScoreCounts(source, histogram.bounds, tuple(counts))
 
 
 def _overhead(rank: RankRow) -> float:

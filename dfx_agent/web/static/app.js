@@ -237,6 +237,7 @@ class Page {
     this.pipeline.repaint();
     this.health.repaint();
     this.heatmap.repaint();
+    this.memory.chart.repaint();
     this.legend.repaint();
     this.steps.repaint();
     this.stepCard.repaint();

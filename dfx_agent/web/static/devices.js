@@ -148,6 +148,6 @@ function eventNote({ device, name, time_seconds: at, meaning }) {
     key: `event ${device} ${name} ${at}`,
     level: "note",
     title: `${deviceWords(device)} reported ${name}`,
-    detail: `${meaning ? `${meaning}. ` : ""}At ${new Date(at * 1000).toLocaleTimeString()}.`,
+    detail: `${meaning ? `${meaning}. ` : ""}At ${new Date(at * 1000).toLocaleTimeString("en-GB")}.`,
   };
 }

@@ -4,6 +4,7 @@ import { element, reconcile, setHidden, setText } from "./element.js";
 import { post } from "./feed.js";
 import { count, scalar, signed } from "./format.js";
 import { HealthHistory } from "./health_history.js";
+import { ScoreStrips } from "./scores.js";
 import { SymptomLanes, familyText } from "./symptom_lanes.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -21,6 +22,7 @@ export class HealthPanel {
     this.note = document.getElementById("health-note");
     this.rows = new Map();
     this.lanes = new SymptomLanes();
+    this.scores = new ScoreStrips();
     this.history = new HealthHistory(() => this.draw());
     this.reset = new ResetButton();
   }
@@ -33,6 +35,7 @@ export class HealthPanel {
     this.detector = detector;
     this.history.update(run);
     this.reset.run = run.run;
+    this.scores.update(run);
     setText(this.note, noteOf(run, detector));
     this.note.classList.toggle("bad", state.is_latched);
     const names = state.signals.map((row) => row.signal);
@@ -51,6 +54,7 @@ export class HealthPanel {
 
   repaint() {
     this.lanes.repaint();
+    this.scores.repaint();
   }
 }
 

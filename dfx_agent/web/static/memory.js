@@ -1,7 +1,9 @@
 // Memory of each rank: the allocators of its devices, and the host memory of the process.
 
+import { blameOf } from "./blame.js";
 import { element, reconcile, setHidden, setText } from "./element.js";
 import { bytes, count, shownWords, signedBytes } from "./format.js";
+import { MemoryChart } from "./memory_chart.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
 const MAX_TOOLTIP_ROWS = 12;
@@ -14,12 +16,14 @@ export class MemoryPanel {
     this.scale = document.getElementById("memory-scale");
     this.note = document.getElementById("memory-note");
     this.rows = new Map();
+    this.chart = new MemoryChart();
   }
 
   update(run) {
     const lines = run.ranks.flatMap(linesOf);
     setHidden(this.node, !lines.length);
     if (!lines.length) return;
+    this.chart.update(run, blameOf(run));
     const keys = lines.map((line) => line.key);
     reconcile(this.body, this.rows, keys, () => new MemoryLine());
     const hasDevices = lines.some((line) => line.device);

@@ -250,7 +250,7 @@ function agentLines(agent, now) {
     lines.unshift({
       key: "blind",
       level: "bad",
-      title: `Blind since ${new Date(agent.blind.since_seconds * 1000).toLocaleTimeString()}`,
+      title: `Blind since ${new Date(agent.blind.since_seconds * 1000).toLocaleTimeString("en-GB")}`,
       detail: `${agent.blind.reason}. The values shown for this run are out of date.`,
     });
   }

@@ -197,3 +197,15 @@ def test_a_plain_key_is_told_with_the_signal_that_it_means():
     snapshot = snapshot_of(1, scalars=(named, *plain))
     (seen,) = Viewer(Look()).view(snapshot).runs
     assert seen.meant_keys == {"entropy": "entropy", "reward": "mean_reward"}
+
+
+def test_scores_are_counted_by_data_source():
+    snapshot = snapshot_of(2)
+    (row,) = snapshot.runs
+    counted = {"scores/reward/0.5/math": 3.0, "scores/reward/+Inf/math": 1.0,
+               "scores/reward/sum/math": 4.0, "scores/reward/negative_sum/math": 0.0}  # fmt: skip
+    ranks = (replace(row.ranks[0], counters_total=counted), *row.ranks[1:])
+    (run,) = Viewer(Look()).view(replace(snapshot, runs=(replace(row, ranks=ranks),))).runs
+    (math,) = run.scores
+    assert (math.source, sum(math.counts), math.counts[-1]) == ("math", 4.0, 1.0)
+    assert math.counts[math.edges.index(0.5)] == 3.0
