@@ -54,6 +54,12 @@ from dfx_agent.snapshot import (
 from dfx_agent.web.visible_ranks import RankKey, blames, key_of, shown_ranks
 from dfx_agent.web.wall import Wall, wall_of
 
+# fields of a run that its page shows as they are
+_UNCHANGED = (
+    "run", "framework", "attempt", "begin_seconds", "scalars", "num_stale_scalars", "verdicts",
+    "signals", "num_late_signals", "faults", "incidents", "past_incidents", "ending", "standing",
+    "blind", "dropped_ranks", "engines", "bottleneck", "part", "step_origin", "ledger",
+)  # fmt: skip
 # gauges of the guest about itself: which hooks work, and what it costs
 _HOOKS = ("patch/", "guest/given_up")
 _OVERHEAD = "guest/overhead_ratio"
@@ -251,10 +257,7 @@ class Viewer:
         cells = {(step.role, cell.rank): cell for step in run.steps for cell in step.cells}
         overheads = list(filter(isfinite, map(_overhead, run.ranks)))
         return ViewedRun(
-            run=run.run,
-            framework=run.framework,
-            attempt=run.attempt,
-            begin_seconds=run.begin_seconds,
+            **{name: getattr(run, name) for name in _UNCHANGED},
             num_living=_num_living(run),
             places=_places(run),
             ranks=tuple(_shown(rank, cells.get(key_of(rank))) for rank in shown),
@@ -264,26 +267,9 @@ class Viewer:
             overhead_ratio=max(overheads, default=None),
             num_overheads=len(overheads),
             queue_depth=_sums(rank.queue_depth for rank in run.ranks),
-            scalars=run.scalars,
-            num_stale_scalars=run.num_stale_scalars,
-            verdicts=run.verdicts,
             headlines=tuple(headline(verdict.summary) for verdict in run.verdicts),
-            signals=run.signals,
-            num_late_signals=run.num_late_signals,
-            faults=run.faults,
-            incidents=run.incidents,
-            past_incidents=run.past_incidents,
-            ending=run.ending,
-            standing=run.standing,
-            blind=run.blind,
-            dropped_ranks=run.dropped_ranks,
-            engines=run.engines,
-            bottleneck=run.bottleneck,
-            part=run.part,
-            step_origin=run.step_origin,
             work_lines=work_lines(run),
             samples_per_second=samples_per_second(run),
-            ledger=run.ledger,
             scores=tuple(_scores(run)),
             meant_keys=_meant_keys(run.scalars),
             wall=wall_of(run, cells),
