@@ -365,6 +365,7 @@ def test_openapi_describes_the_answers(client):
         "/api/v1/runs/{run}/timeline",
         "/api/v1/runs/{run}/heatmap",
         "/api/v1/runs/{run}/signals",
+        "/api/v1/runs/{run}/steps",
         "/api/v1/alerts",
         "/api/v1/verdicts",
         "/api/v1/engines/targets",
