@@ -34,7 +34,7 @@ export function rowsOf(run, blame, opened) {
   const order = [...blame.keys()];
   const blamed = run.ranks
     .filter((rank) => blame.has(keyOf(rank)))
-    .sort((a, b) => order.indexOf(keyOf(a)) - order.indexOf(keyOf(b)));
+    .sort((one, other) => order.indexOf(keyOf(one)) - order.indexOf(keyOf(other)));
   const others = run.ranks.filter((rank) => !blame.has(keyOf(rank)));
   if (run.places.length <= MAX_LISTED) return [...blamed, ...others];
   const chosen = others.filter((rank) => opened.has(keyOf(rank)));

@@ -81,7 +81,7 @@ class Chart {
       color: SERIES_COLORS[index],
       history: histories.get(row.key) ?? { unit: "", steps: [], values: [], version: 0 },
     }));
-    const version = JSON.stringify([run.run, this.series.map((s) => [s.key, s.history.version])]);
+    const version = JSON.stringify([run.run, this.series.map((row) => [row.key, row.history.version])]);
     if (version !== this.version) {
       this.version = version;
       this.showValues();
@@ -92,24 +92,24 @@ class Chart {
 
   showValues() {
     this.values.classList.toggle("several", this.series.length > 1);
-    const units = new Set(this.series.map((s) => unitText(s.history.unit)));
+    const units = new Set(this.series.map((row) => unitText(row.history.unit)));
     units.delete(this.panel.title.toLowerCase());
     setText(this.unit, [...units].join(", "));
     setText(this.key, this.series.length === 1 ? this.series[0].key : "");
     this.key.title = this.key.textContent;
     this.values.replaceChildren(
-      ...this.series.map((s) => {
-        const value = s.history.values.at(-1) ?? null;
+      ...this.series.map((row) => {
+        const value = row.history.values.at(-1) ?? null;
         const mark = element("i", "swatch");
-        mark.style.background = s.color;
+        mark.style.background = row.color;
         const label =
-          this.series.length > 1 ? element("span", "quiet", { textContent: s.name }) : "";
+          this.series.length > 1 ? element("span", "quiet", { textContent: row.name }) : "";
         const isBad = value !== null && !Number.isFinite(value);
         const number = element("strong", isBad ? "bad" : "", { textContent: scalar(value) });
         return element(
           "span",
           "chart-value",
-          { title: s.key },
+          { title: row.key },
           this.series.length > 1 ? mark : "",
           number,
           label,
@@ -119,7 +119,7 @@ class Chart {
   }
 
   async plot() {
-    const hasPoints = this.series.some((s) => s.history.values.length);
+    const hasPoints = this.series.some((row) => row.history.values.length);
     setHidden(this.message, hasPoints);
     setHidden(this.box, !hasPoints);
     if (!hasPoints) {
@@ -134,9 +134,9 @@ class Chart {
       return;
     }
     const isSplit = Boolean(this.panel.hasTwoScales) && this.series.length === 2;
-    const traces = this.series.flatMap((s, index) => [
-      lineOf(s, isSplit && index ? "y3" : "y"),
-      marksOf(s),
+    const traces = this.series.flatMap((row, index) => [
+      lineOf(row, isSplit && index ? "y3" : "y"),
+      marksOf(row),
     ]);
     const numTicks = this.box.clientWidth < NARROW_PX ? 3 : 6;
     await Plotly.react(this.box, traces, layoutOf(isSplit, flatRange(this.series), numTicks), {
@@ -202,7 +202,7 @@ function plainText(name) {
 
 /** An axis range for a value that never changes (plotly would use -1 to 1); null for other values. */
 function flatRange(series) {
-  const values = series.flatMap((s) => s.history.values).filter(Number.isFinite);
+  const values = series.flatMap((row) => row.history.values).filter(Number.isFinite);
   const [first] = values;
   if (!first || values.some((value) => value !== first)) return null;
   const reach = Math.abs(first) / 2;

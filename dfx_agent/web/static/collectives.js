@@ -158,7 +158,7 @@ class CollectiveLine {
         })),
       )
       .filter((row) => row.seconds > 0)
-      .sort((a, b) => b.seconds - a.seconds)
+      .sort((one, other) => other.seconds - one.seconds)
       .slice(0, MAX_TOOLTIP_ROWS)
       .map((row) => ({ ...row, text: duration(row.seconds) }));
     const methods = [...new Set(hosts.map((row) => row.method))].join(", ");

@@ -99,7 +99,7 @@ function stagesOf(ranks) {
     seconds.set(row.stage, (seconds.get(row.stage) ?? 0) + row.seconds);
   }
   const named = [...seconds.keys()].filter(Boolean);
-  named.sort((a, b) => seconds.get(b) - seconds.get(a));
+  named.sort((one, other) => seconds.get(other) - seconds.get(one));
   return [...named.slice(0, MOST_STAGES).sort(compareStages), ...(seconds.has("") ? [""] : [])];
 }
 

@@ -75,7 +75,7 @@ class SpreadLine {
   update(spreads) {
     for (const [name, quantity, text] of SPREADS) {
       const spread = spreads[quantity];
-      const parts = spread ? [spread.min, spread.median, spread.max].map((n) => text(toNumber(n))) : [];
+      const parts = spread ? [spread.min, spread.median, spread.max].map((value) => text(toNumber(value))) : [];
       setText(this.cells[name], spread ? parts.join(" · ") : "–");
     }
   }

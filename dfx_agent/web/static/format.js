@@ -10,12 +10,12 @@ export function toNumber(value) {
 /** 0.0843 -> "84 ms", 6.741 -> "6.74 s", 95.2 -> "95.2 s", 125 -> "2 min 05 s". */
 export function duration(seconds) {
   if (seconds === null || Number.isNaN(seconds)) return "–";
-  const s = Math.max(0, seconds);
-  if (s < 0.0005) return s > 0 ? "< 1 ms" : "0 s";
-  if (s < 0.0995) return `${Math.round(s * 1000)} ms`;
-  if (s < 9.995) return `${s.toFixed(2)} s`;
-  if (s < 99.95) return `${s.toFixed(1)} s`;
-  return longDuration(s);
+  const positive = Math.max(0, seconds);
+  if (positive < 0.0005) return positive > 0 ? "< 1 ms" : "0 s";
+  if (positive < 0.0995) return `${Math.round(positive * 1000)} ms`;
+  if (positive < 9.995) return `${positive.toFixed(2)} s`;
+  if (positive < 99.95) return `${positive.toFixed(1)} s`;
+  return longDuration(positive);
 }
 
 /** Whether the process is alive; "unknown" counts: its state is not readable, but its records arrive. */
@@ -25,8 +25,8 @@ export function isLiving(rank) {
 
 /** A running clock: always one decimal, so that the width does not change. */
 export function elapsed(seconds) {
-  const s = Math.max(0, seconds);
-  return s < 99.95 ? `${s.toFixed(1)} s` : longDuration(s);
+  const positive = Math.max(0, seconds);
+  return positive < 99.95 ? `${positive.toFixed(1)} s` : longDuration(positive);
 }
 
 /** Ticks of an axis: 2.5 -> "2.5 s", 120 -> "2 min", 140 -> "2 min 20 s", 7200 -> "2 h". */
@@ -36,9 +36,9 @@ export function axisSeconds(seconds) {
   return seconds < 3600 && seconds % 60 === 0 ? `${seconds / 60} min` : longDuration(seconds);
 }
 
-function longDuration(s) {
-  const whole = Math.round(s);
-  const pad = (n) => String(n).padStart(2, "0");
+function longDuration(seconds) {
+  const whole = Math.round(seconds);
+  const pad = (number) => String(number).padStart(2, "0");
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
   return `${Math.floor(whole / 3600)} h ${pad(Math.floor((whole % 3600) / 60))} min`;
 }
@@ -120,15 +120,15 @@ export function rankList(ranks) {
   const names = [...ranks];
   if (names.length === 1) return `rank ${names[0]}`;
   const numbers = names.map(Number);
-  if (numbers.some((n) => !Number.isInteger(n))) return `ranks ${names.join(", ")}`;
-  numbers.sort((a, b) => a - b);
+  if (numbers.some((number) => !Number.isInteger(number))) return `ranks ${names.join(", ")}`;
+  numbers.sort((one, other) => one - other);
   const parts = [];
-  for (let i = 0; i < numbers.length;) {
-    let j = i;
-    while (j + 1 < numbers.length && numbers[j + 1] === numbers[j] + 1) j += 1;
-    const joint = j > i + 1 ? "–" : ", ";
-    parts.push(j > i ? `${numbers[i]}${joint}${numbers[j]}` : `${numbers[i]}`);
-    i = j + 1;
+  for (let first = 0; first < numbers.length;) {
+    let last = first;
+    while (last + 1 < numbers.length && numbers[last + 1] === numbers[last] + 1) last += 1;
+    const joint = last > first + 1 ? "–" : ", ";
+    parts.push(last > first ? `${numbers[first]}${joint}${numbers[last]}` : `${numbers[first]}`);
+    first = last + 1;
   }
   return `ranks ${parts.join(", ")}`;
 }

@@ -181,7 +181,7 @@ function sparkPaths(values, lows, highs) {
     return command;
   });
   const banded = values.map((_, index) => index);
-  const known = banded.filter((i) => Number.isFinite(lows[i]) && Number.isFinite(highs[i]));
+  const known = banded.filter((index) => Number.isFinite(lows[index]) && Number.isFinite(highs[index]));
   const top = known.map((i, place) => `${place ? "L" : "M"}${x(i)} ${y(highs[i])}`);
   const bottom = [...known].reverse().map((i) => `L${x(i)} ${y(lows[i])}`);
   return [line.join(""), known.length > 1 ? `${top.join("")}${bottom.join("")}Z` : ""];

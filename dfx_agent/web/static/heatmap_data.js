@@ -72,7 +72,7 @@ export function orderOf(values, numRanks, isByValue) {
   const order = Array.from({ length: numRanks }, (_, index) => index);
   if (!isByValue) return order;
   const means = order.map((rank) => meanOf(values.map((row) => row[rank])));
-  return order.sort((a, b) => means[b] - means[a]);
+  return order.sort((one, other) => means[other] - means[one]);
 }
 
 function meanOf(values) {
@@ -86,7 +86,7 @@ function meanOf(values) {
  */
 export function shadesOf(row, isTwoSided, most) {
   if (!isTwoSided) return row.map((value) => (value === null ? null : most > 0 ? value / most : 0));
-  const known = row.filter((value) => value !== null).sort((a, b) => a - b);
+  const known = row.filter((value) => value !== null).sort((one, other) => one - other);
   const middle = known[known.length >> 1];
   if (!middle) return row.map((value) => (value === null ? null : 0));
   return row.map((value) => (value === null ? null : Math.max(-1, Math.min(1, 2 * (value / middle - 1)))));

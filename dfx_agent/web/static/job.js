@@ -108,7 +108,7 @@ export function nodesOf(places) {
     places: rows.sort(byLocalRank),
     worst: Math.min(...rows.map(badness)),
   }));
-  return nodes.sort((a, b) => a.worst - b.worst || byName(a.name, b.name));
+  return nodes.sort((one, other) => one.worst - other.worst || byName(one.name, other.name));
 }
 
 function byLocalRank(a, b) {

@@ -54,9 +54,9 @@ onThemeChange(() => {
 });
 
 /** Canonical stages in the order of a step, unknown ones after them by name. */
-export function compareStages(a, b) {
+export function compareStages(one, other) {
   const rank = (name) => (STAGES.has(name) ? order.indexOf(name) : order.length);
-  return rank(a) - rank(b) || (a < b ? -1 : 1);
+  return rank(one) - rank(other) || (one < other ? -1 : 1);
 }
 
 /** The stage's colour; an unknown stage has a constant colour, computed from its name. */
@@ -69,9 +69,9 @@ function waitInk(kind) {
 }
 
 function hash(text) {
-  let h = 2166136261;
-  for (const letter of text) h = Math.imul(h ^ letter.codePointAt(0), 16777619) >>> 0;
-  return h;
+  let sum = 2166136261;
+  for (const letter of text) sum = Math.imul(sum ^ letter.codePointAt(0), 16777619) >>> 0;
+  return sum;
 }
 
 /** A canvas fill for (kind, name); kind is "stage", "wait" or "idle". */
@@ -132,16 +132,17 @@ function drawTile(ink, direction) {
 }
 
 /** Lines that connect when the tile is repeated. */
-function strokes(direction, n) {
-  const h = n / 2;
-  const up = [-1, 0, 1].map((k) => [k * n - h, n + h, k * n + n + h, -h]);
-  const down = [-1, 0, 1].map((k) => [k * n - h, -h, k * n + n + h, n + h]);
+function strokes(direction, size) {
+  const half = size / 2;
+  const starts = [-size, 0, size].map((left) => left - half);
+  const up = starts.map((left) => [left, size + half, left + 2 * size, -half]);
+  const down = starts.map((left) => [left, -half, left + 2 * size, size + half]);
   const both = {
     "/": up,
     "\\": down,
     x: [...up, ...down],
-    "|": [[h, 0, h, n]],
-    "-": [[0, h, n, h]],
+    "|": [[half, 0, half, size]],
+    "-": [[0, half, size, half]],
   };
   return both[direction] ?? [];
 }

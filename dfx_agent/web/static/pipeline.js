@@ -219,9 +219,9 @@ export function waitsOf(run) {
 }
 
 function waitWords(parts, seconds) {
-  const waits = parts.filter((p) => p.kind === "wait" && p.seconds >= LEAST_SHARE * seconds);
-  waits.sort((a, b) => b.seconds - a.seconds);
-  const shown = waits.slice(0, WAITS_SHOWN).map((p) => `${p.name} ${percent(p.seconds / seconds)}`);
+  const waits = parts.filter((part) => part.kind === "wait" && part.seconds >= LEAST_SHARE * seconds);
+  waits.sort((one, other) => other.seconds - one.seconds);
+  const shown = waits.slice(0, WAITS_SHOWN).map((part) => `${part.name} ${percent(part.seconds / seconds)}`);
   return shown.length ? shown.join(" · ") : "no waits";
 }
 
@@ -238,13 +238,13 @@ export function weightSync(run) {
     if (reported.metric === SYNC_METRIC) row(receiver).parts[part] = meanOf(reported);
     if (reported.metric === "dfx_weight_sync_bytes") row(receiver).bytes = meanOf(reported);
   }
-  for (const rank of run.ranks.filter((r) => r.last)) {
+  for (const rank of run.ranks.filter(({ last }) => last)) {
     for (const [part, seconds] of Object.entries(partSeconds(rank.last))) {
       row("").parts[part] = seconds;
     }
   }
-  const byName = (a, b) => a.key.localeCompare(b.key, "en", { numeric: true });
-  return [...rows.values()].filter((r) => Object.keys(r.parts).length).sort(byName);
+  const byName = (one, other) => one.key.localeCompare(other.key, "en", { numeric: true });
+  return [...rows.values()].filter((line) => Object.keys(line.parts).length).sort(byName);
 }
 
 /** Seconds of each part, as in the catalogue: a wait inside a part belongs to the part. */

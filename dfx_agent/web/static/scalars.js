@@ -22,7 +22,7 @@ export class ScalarTable {
   /** `charted` has the keys that already have a chart. */
   update(run, histories, charted) {
     const scalars = run.scalars.filter((row) => !charted.has(row.key));
-    scalars.sort((a, b) => (a.key < b.key ? -1 : 1));
+    scalars.sort((one, other) => (one.key < other.key ? -1 : 1));
     const known = this.rows.size;
     reconcile(
       this.node,

@@ -5,7 +5,7 @@ import { compareStages, paint } from "./palette.js";
 
 /** Parts {kind, name, seconds, drawnSeconds}: stages, then waits, then idle. */
 export function partsOf(split) {
-  const stages = Object.entries(split.stage_seconds).sort(([a], [b]) => compareStages(a, b));
+  const stages = Object.entries(split.stage_seconds).sort(([one], [other]) => compareStages(one, other));
   const stageSum = stages.reduce((total, [, seconds]) => total + seconds, 0);
   // Overlapping stages sum to more than the active time, but the length of the bar is the wall time.
   const squeeze = stageSum > 0 ? split.active_seconds / stageSum : 1;
@@ -14,7 +14,7 @@ export function partsOf(split) {
     parts.push(part("wait", kind, sum(Object.values(byStage))));
   }
   parts.push(part("idle", "idle", split.idle_seconds));
-  return parts.filter((p) => p.seconds > 0);
+  return parts.filter((found) => found.seconds > 0);
 }
 
 function part(kind, name, seconds, drawnSeconds = seconds) {
@@ -45,18 +45,18 @@ export class SplitBar {
   /** The same for any parts {kind, name, drawnSeconds}. */
   show(parts, scaleSeconds) {
     this.parts = parts;
-    const names = this.parts.map((p) => `${p.kind}:${p.name}`);
+    const names = this.parts.map((shown) => `${shown.kind}:${shown.name}`);
     for (const [name, node] of this.pieces) {
       if (!names.includes(name)) {
         node.remove();
         this.pieces.delete(name);
       }
     }
-    this.parts.forEach((p, index) => {
-      const node = this.pieces.get(names[index]) ?? this.addPiece(names[index], p);
+    this.parts.forEach((shown, index) => {
+      const node = this.pieces.get(names[index]) ?? this.addPiece(names[index], shown);
       if (this.node.children[index] !== node)
         this.node.insertBefore(node, this.node.children[index]);
-      node.style.width = `${((100 * p.drawnSeconds) / scaleSeconds).toFixed(3)}%`;
+      node.style.width = `${((100 * shown.drawnSeconds) / scaleSeconds).toFixed(3)}%`;
     });
   }
 
@@ -64,9 +64,9 @@ export class SplitBar {
     for (const [name, node] of this.pieces) paint(node, ...splitName(name));
   }
 
-  addPiece(name, p) {
+  addPiece(name, shown) {
     const node = element("i");
-    paint(node, p.kind, p.name);
+    paint(node, shown.kind, shown.name);
     this.pieces.set(name, node);
     this.node.append(node);
     return node;

@@ -43,5 +43,5 @@ export function niceStep(range, parts) {
     return minutes.find((step) => step >= rough) ?? 86400;
   }
   const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((k) => k * power).find((step) => step >= rough);
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough);
 }

@@ -90,7 +90,7 @@ export class Timeline {
     const walls = rows
       .filter((row) => row.end_seconds !== null)
       .map((row) => row.end_seconds - row.begin_seconds)
-      .sort((a, b) => a - b);
+      .sort((one, other) => one - other);
     const first = Math.min(...rows.map((row) => row.begin_seconds));
     const isLive = this.run.ranks.some((rank) => rank.state === "live");
     const end = isLive ? now : Math.max(...lanes.map(lastEnd));

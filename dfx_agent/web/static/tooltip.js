@@ -31,11 +31,11 @@ export function hideTooltip() {
 
 /** Rows for the parts of a split: seconds and share of the wall time. */
 export function partRows(parts, wallSeconds, chosen = null) {
-  return parts.map((p) => ({
-    kind: p.kind,
-    name: p.name,
-    strong: p === chosen,
-    text: `${duration(p.seconds)}  ${Math.round((100 * p.seconds) / wallSeconds)} %`,
+  return parts.map((part) => ({
+    kind: part.kind,
+    name: part.name,
+    strong: part === chosen,
+    text: `${duration(part.seconds)}  ${Math.round((100 * part.seconds) / wallSeconds)} %`,
   }));
 }
 

@@ -30,7 +30,7 @@ export function verdictsOf(snapshot, run, now, alerts, doubtful = []) {
   const part = partLines(run, snapshot.agent.hub);
   lines.push(...deaths(run), ...nonFinite(run), ...losses(run));
   lines.push(...agentLines(snapshot.agent, now), ...endings(run));
-  lines.sort((a, b) => LEVELS.indexOf(a.level) - LEVELS.indexOf(b.level));
+  lines.sort((one, other) => LEVELS.indexOf(one.level) - LEVELS.indexOf(other.level));
   const surplus = lines.splice(MAX_LINES);
   if (surplus.length) {
     const detail = `First of them: ${surplus[0].title}`;
