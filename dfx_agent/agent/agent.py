@@ -46,6 +46,7 @@ from dfx_agent.snapshot import (
     AgentRow,
     AlertRow,
     HubRow,
+    MemoryHistory,
     RunRow,
     ScalarHistory,
     SegmentProblem,
@@ -196,6 +197,11 @@ class Agent:
     ) -> tuple[TimelineRow, ...]:
         with self._held():
             return view.timeline_rows(self._runs[run], num_steps, ranks)
+
+    def memory_histories(self, run: str) -> tuple[MemoryHistory, ...]:
+        """Host memory of the ranks over their steps. KeyError on an unknown run."""
+        with self._held():
+            return view.memory_histories(self._runs[run])
 
     def signal_history(self, run: str, num_steps: int) -> SignalHistory:
         with self._held():

@@ -17,6 +17,7 @@ from dfx_agent.node.process import Process
 from dfx_agent.node.time.closed_step import ClosedStep
 from dfx_agent.snapshot import (
     Blindness,
+    MemoryHistory,
     Piece,
     RankRow,
     RunRow,
@@ -97,6 +98,12 @@ def timeline_rows(
     return tuple(sorted(rows, key=lambda r: (r.role, rank_order(r.rank), r.begin_seconds)))
 
 
+def memory_histories(run: LocalRun) -> tuple[MemoryHistory, ...]:
+    """Host memory over the steps of each process that reports it."""
+    found = map(run.memory_reader.history, run.processes.values())
+    return tuple(history for history in found if history is not None)
+
+
 def _rank_rows(run: LocalRun) -> Iterator[RankRow]:
     """Rows of the processes that can be rendered; the run's faults name the other processes."""
     details = {}
@@ -128,7 +135,6 @@ def _details(run: LocalRun, process: Process) -> RankDetails:
         gauges=dict(process.gauges),
         collectives=run.collectives.rows(process),
         device_stages=process.devices.rows(),
-        memory_history=run.memory_reader.history(process),
     )
 
 

@@ -13,7 +13,6 @@ from dfx_agent.snapshot import (
     GroupRow,
     HeldMemory,
     HostMemory,
-    MemoryHistory,
     NonAllocatorMemory,
     OutsideLook,
     ScalarRow,
@@ -76,5 +75,4 @@ class RankDetails:
     gauges: Mapping[str, float] = field(default_factory=dict)
     collectives: tuple[CollectiveTime, ...] = ()
     device_stages: tuple[StageDevice, ...] = ()
-    memory_history: MemoryHistory | None = None
     outside: OutsideLook | None = None

@@ -42,9 +42,9 @@ class MemoryReader:
         samples = [*(sample for sample in sparse if sample[0] < latest[0][0]), *latest]
         limits = self._limits.read(memory.groups) if process.is_living else ()
         steps, numbers = zip(*samples, strict=True)
-        return MemoryHistory(
-            steps, numbers, min((limit.free_bytes for limit in limits), default=None)
-        )
+        free_bytes = min((limit.free_bytes for limit in limits), default=None)
+        role = process.follower.identity.role
+        return MemoryHistory(role, process.label, steps, numbers, free_bytes)
 
     def _process_facts(self, process: Process) -> MemoryFacts:
         memory = process.memory

@@ -78,8 +78,10 @@ class GlibcHeap:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHistory:
-    """Host memory of one process over its steps, with the limit that it shares."""
+    """Host memory of one rank over its steps, with the limit that it shares."""
 
+    role: str
+    rank: str
     steps: tuple[int, ...]
     """The latest 64 steps, and every eighth of earlier ones."""
     anonymous_bytes: tuple[float, ...]

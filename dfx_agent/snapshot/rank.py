@@ -12,7 +12,6 @@ from dfx_agent.snapshot.memory import (
     DeviceMemory,
     HeldMemory,
     HostMemory,
-    MemoryHistory,
     NonAllocatorMemory,
 )
 from dfx_agent.snapshot.scalars import ScalarRow
@@ -22,17 +21,7 @@ PeakSource = Literal["table", "override", "unknown"]
 RankState = Literal["live", "exited", "detached", "died", "unknown"]
 RankSource = Literal["guest", "passive"]
 
-ON_DEMAND = frozenset(
-    {
-        "current",
-        "scalars",
-        "stamps",
-        "gauges",
-        "collectives",
-        "device_stages",
-        "memory_history",
-    }
-)
+ON_DEMAND = frozenset({"current", "scalars", "stamps", "gauges", "collectives", "device_stages"})
 """Fields of a RankRow that a hub requests from the node when a page shows the rank."""
 
 
@@ -115,7 +104,6 @@ class RankRow:
     """Axis of the layout ("pipeline", "tensor", "data") -> index; only axes on which ranks of the
     role differ."""
     work: WorkRow | None = None
-    memory_history: MemoryHistory | None = None
     is_full: bool = True
     """False on a hub that has not requested the ``ON_DEMAND`` fields: they are empty."""
 

@@ -28,6 +28,7 @@ from dfx_agent.hub.access import SECURITY_HEADERS, Access, Guard
 from dfx_agent.snapshot import (
     Alerts,
     AlertSource,
+    MemoryHistory,
     RankRow,
     RunRow,
     RunVerdicts,
@@ -51,6 +52,8 @@ from dfx_agent.web.visible_ranks import key_of
 RenderMetrics = Callable[[str | None], tuple[bytes, str]]
 # (run, step) -> steps after it that are older than those of the snapshot; KeyError: unknown run
 EarlierSteps = Callable[[str, int], Sequence[StepRow]]
+# run -> host memory of its ranks over their steps; KeyError: unknown run
+MemoryOf = Callable[[str], tuple[MemoryHistory, ...]]
 
 STATIC = Path(__file__).parent / "static"
 MAX_OPENED_RANKS = 16
@@ -76,12 +79,13 @@ def create_app(
     routes: Iterable[BaseRoute] = (),
     full_rows: FullRows = as_they_are,
     earlier_steps: EarlierSteps = lambda _run, _after: (),
+    memory_of: MemoryOf = lambda _run: (),
 ) -> FastAPI:
     """The whole web face of one agent; without ``access`` everybody may do everything.
 
     ``render_metrics`` takes the Accept header and returns (body, content type), in a worker thread.
     ``routes`` go before ours. ``full_rows`` completes the rows of ranks that are shown, and
-    ``earlier_steps`` what a snapshot does not hold any more.
+    ``earlier_steps`` what a snapshot does not hold any more; a hub has no ``memory_of`` ranks.
     ``app.state.stream`` is the ``ViewStream``, to be closed before the server stops.
     """
     app = _guarded_app(access)
@@ -92,6 +96,7 @@ def create_app(
     for api in (_verdicts_api, _timeline_api, _signals_api):
         app.include_router(api(source), prefix="/api/v1", tags=["runs"])
     app.include_router(_steps_api(source, earlier_steps), prefix="/api/v1", tags=["runs"])
+    app.include_router(_memory_api(memory_of), prefix="/api/v1", tags=["runs"])
     app.include_router(_ranks_api(source, full_rows), prefix="/api/v1", tags=["runs"])
     app.include_router(_engines_api(source), prefix="/api/v1", tags=["engines"])
     app.include_router(_alerts_api(alerts), prefix="/api/v1", tags=["alerts"])
@@ -284,6 +289,22 @@ def _steps_api(source: Source, earlier_steps: EarlierSteps) -> APIRouter:
         steps = run_with_steps(run, -1).steps
         found = (replace(row, cells=()) if step is None else row for row in steps)
         return _answer(encode_steps(tuple(r for r in found if step in {None, r.step})))
+
+    return router
+
+
+def _memory_api(memory_of: MemoryOf) -> APIRouter:
+    router = APIRouter()
+    encode = Document[tuple[MemoryHistory, ...]](tuple[MemoryHistory, ...]).dumped
+
+    @router.get(
+        "/runs/{run:path}/memory", response_model=tuple[MemoryHistory, ...], responses=_UNKNOWN_RUN
+    )
+    def memory(run: str) -> Response:
+        """Host memory of each rank over its steps. A hub has none: ask the agent of a node."""
+        with _known_run(run):
+            histories = memory_of(run)
+        return _answer(encode(histories))
 
     return router
 

@@ -32,7 +32,6 @@ from dfx_agent.snapshot import (
     HostMemory,
     Incident,
     LedgerState,
-    MemoryHistory,
     NonAllocatorMemory,
     OpenSpan,
     OutsideLook,
@@ -123,7 +122,6 @@ class ShownRank:
     source: RankSource
     outside: OutsideLook | None
     event_loop: EventLoopRow | None
-    memory_history: MemoryHistory | None
     tokens: Mapping[str, float] = field(default_factory=dict)
     tokens_seconds: float | None = None
 
@@ -348,7 +346,6 @@ def _shown(rank: RankRow, cell: StepCell | None) -> ShownRank:
         source=rank.source,
         outside=rank.outside,
         event_loop=rank.event_loop,
-        memory_history=rank.memory_history,
         tokens=cell.tokens if cell else {},
         tokens_seconds=cell.split.wall_seconds if cell else None,
     )

@@ -108,7 +108,10 @@ class Service:
         )
         source = self._history.source
         access, earlier = self._access(), source.earlier_steps
-        app = create_app(source, render, access, self.alerts, added, earlier_steps=earlier)
+        memory = self.agent.memory_histories
+        app = create_app(
+            source, render, access, self.alerts, added, earlier_steps=earlier, memory_of=memory
+        )
         self._server = Server(app, self._listener)
         self.agent.announce(self._listener.local_url, self._certificate)
         self.agent.start()

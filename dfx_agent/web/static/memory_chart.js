@@ -1,6 +1,7 @@
 // Host memory of the ranks over steps, with the limit and the extrapolation to it, on one scale.
 
 import { setHidden, setText } from "./element.js";
+import { getJson } from "./feed.js";
 import { bytes, count } from "./format.js";
 import { onStep, pointAtStep } from "./step_cursor.js";
 import { drawLine, drawText, niceStep, prepareSurface } from "./surface.js";
@@ -16,6 +17,8 @@ const LEAST_SLOPE_BYTES = 1 << 18; // a smaller growth per step is noise
 const MOST_AHEAD = 2; // steps ahead, as a multiple of the known steps
 const FAR_RATIO = 4; // a limit further above the curves than this is only named
 const MOST_TOOLTIP_ROWS = 12;
+const MOST_CURVES = 64;
+const FETCH_MS = 3000;
 
 /**
  * {first, last, until, top, limit, fullStep}: the axes for these curves. `until` is the last drawn step,
@@ -47,26 +50,24 @@ function valueAt({ steps, values, slope }, step) {
 }
 
 /**
- * The curves of the ranks that report host memory. Ranks of a node share its free memory: the limit of
- * a growing rank is what it has, and its part of what is free by its part of the growth. Pure.
+ * The curves of the histories of an agent, with the growth of each rank. Ranks share the free memory: the
+ * limit of a growing rank is what it has, and its part of what is free by its part of the growth. Pure.
  */
-export function curvesOf(ranks) {
-  const known = ranks.filter((rank) => rank.memory_history?.steps.length);
-  const growthByNode = new Map();
-  for (const rank of known) growthByNode.set(rank.node, (growthByNode.get(rank.node) ?? 0) + growthOf(rank));
-  return known.map((rank) => {
-    const { steps, anonymous_bytes: values, free_bytes: free } = rank.memory_history;
-    const growth = growthOf(rank);
-    const share = growth > 0 ? growth / growthByNode.get(rank.node) : 1;
+export function curvesOf(histories, ranks) {
+  const slopes = new Map(ranks.map((rank) => [keyOf(rank), rank.host_memory?.slope_bytes_per_step ?? 0]));
+  const growthOf = (row) => Math.max(0, slopes.get(keyOf(row)) ?? 0);
+  const growthOfAll = histories.reduce((sum, row) => sum + growthOf(row), 0);
+  return histories.map((row) => {
+    const { steps, anonymous_bytes: values, free_bytes: free } = row;
+    const growth = growthOf(row);
+    const share = growth > 0 ? growth / growthOfAll : 1;
     const limit = free === null ? null : values.at(-1) + share * free;
-    return { key: `${rank.role}/${rank.rank}`, steps, values, slope: growth, limit };
+    return { key: keyOf(row), steps, values, slope: growth < LEAST_SLOPE_BYTES ? 0 : growth, limit };
   });
 }
 
-/** Bytes per step; 0 for less than noise. */
-function growthOf(rank) {
-  const slope = rank.host_memory?.slope_bytes_per_step ?? 0;
-  return slope >= LEAST_SLOPE_BYTES ? slope : 0;
+function keyOf({ role, rank }) {
+  return `${role}/${rank}`;
 }
 
 export class MemoryChart {
@@ -80,12 +81,29 @@ export class MemoryChart {
       hideTooltip();
     });
     onStep((step) => this.markStep(step));
+    this.histories = [];
+    this.pointed = null;
+    this.nextMs = -Infinity;
+  }
+
+  /** The chart is drawn with the next view. */
+  async fetch(run) {
+    this.nextMs = performance.now() + FETCH_MS;
+    try {
+      const histories = await getJson(`api/v1/runs/${encodeURIComponent(run)}/memory`);
+      if (run === this.run) this.histories = histories.slice(0, MOST_CURVES);
+    } catch {
+      // the next fetch tries again
+    }
   }
 
   /** Ranks in `blamed` ("ROLE/RANK") are drawn in a strong colour. */
   update(run, blamed) {
-    this.curves = curvesOf(run.ranks);
+    if (run.run !== this.run) this.histories = [];
+    this.run = run.run;
     this.blamed = blamed;
+    if (performance.now() > this.nextMs) this.fetch(run.run);
+    this.curves = curvesOf(this.histories, run.ranks);
     setHidden(this.figure, !this.curves.length);
     const shown = JSON.stringify([this.canvas.clientWidth, this.curves.map((curve) => [curve.key, curve.steps.at(-1)])]);
     if (!this.curves.length || !this.canvas.clientWidth || shown === this.shown) return;

@@ -364,6 +364,7 @@ def test_openapi_describes_the_answers(client):
         "/api/v1/runs/{run}/ranks",
         "/api/v1/runs/{run}/timeline",
         "/api/v1/runs/{run}/heatmap",
+        "/api/v1/runs/{run}/memory",
         "/api/v1/runs/{run}/signals",
         "/api/v1/runs/{run}/steps",
         "/api/v1/alerts",
