@@ -30,6 +30,8 @@ from dfx_agent.shim import compiling, imports, recorder
 from dfx_agent.shim.patches import PatchSet
 
 Patch = Callable[[PatchSet, ModuleType], None]
+# part -> (module whose import triggers the part, function that patches the module)
+Parts = dict[str, tuple[str, Patch]]
 
 # kinds that name the framework; the first takes precedence
 _NAMING = ("framework", "library", "trainer")

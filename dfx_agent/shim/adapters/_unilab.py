@@ -18,19 +18,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Patch, _around
 from dfx_agent.shim.adapters._around import span, waiting, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 from dfx_agent.shim.spans import wait
 from dfx_agent.wire.layout import UNKNOWN
-
-Patch = Callable[[PatchSet, ModuleType], None]
 
 # set by uni_rl's launcher for ranks other than 0; collectors inherit them
 _RANK, _WORLD_SIZE = "UNILAB_DP_RANK", "UNILAB_DP_WORLD_SIZE"

@@ -6,19 +6,16 @@ Without this stage its time would count as optimizer. Steps come from the hooks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, Patch, _around
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
-Patch = Callable[[PatchSet, ModuleType], None]
 
-
-def parts(package: str) -> dict[str, tuple[str, Patch]]:
+def parts(package: str) -> Parts:
     """Parts of the adapter of ``lightning.pytorch`` or ``pytorch_lightning``."""
     connector = "trainer.connectors.logger_connector.logger_connector"
     return {

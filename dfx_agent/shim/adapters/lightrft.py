@@ -10,11 +10,10 @@ different number of rows in each column, so they are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around, _partial_rollout
+from dfx_agent.shim.adapters import Parts, Patch, _around, _partial_rollout
 from dfx_agent.shim.adapters._around import Offload, Onload, span, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -26,7 +25,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _patch_trainer(owner: str) -> Callable[[PatchSet, ModuleType], None]:
+def _patch_trainer(owner: str) -> Patch:
     def patch(patches: PatchSet, module: ModuleType) -> None:
         logs = f"{owner}.save_logs_and_checkpoints"
         wrap(patches, module, logs, _around.funnel(_read_logs))
@@ -108,7 +107,7 @@ def _patch_strategy(patches: PatchSet, module: ModuleType) -> None:
     )
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "trainer": ("lightrft.trainer.ppo_trainer", _patch_trainer("PPOTrainer")),
     "trainer_vl": ("lightrft.trainer.ppo_trainer_vl", _patch_trainer("PPOTrainerVL")),
     "spmd": ("lightrft.trainer.spmd_ppo_trainer", _patch_spmd),

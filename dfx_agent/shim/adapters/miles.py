@@ -5,11 +5,10 @@ Source: radixark/miles 31f1ca9. Only the call of a rollout differs: its argument
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around, slime
+from dfx_agent.shim.adapters import Parts, _around, slime
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
 
@@ -28,7 +27,7 @@ def _claim(writer: Recorder, _fn: Any, input: Any) -> None:  # noqa: A002
     _around.begin_step(writer, input.rollout_id)
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "logging": ("miles.utils.tracking_utils.tracking", slime.PARTS["logging"][1]),
     "timers": ("miles.utils.timer", slime.PARTS["timers"][1]),
     "samples": ("miles.ray.rollout.metrics", slime.PARTS["samples"][1]),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _tracker
+from dfx_agent.shim.adapters import Parts, _tracker
 from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -47,6 +47,6 @@ def _read_batch(
         _tracker.report(writer, {metric.key: metric.value}, metric.step or None)
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "client": ("mlflow.tracking.client", _patch_client),
 }

@@ -6,11 +6,10 @@ those that its trackers get: prefix, "/", name. The report with ``step_finished`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import StageOnce, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -79,7 +78,7 @@ def _span_of(label: str) -> Any:
     return StageOnce(_STAGES.get(label, label))
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "logger": ("nemo_rl.utils.logger", _patch_logger),
     "timers": ("nemo_rl.utils.timer", _patch_timers),
 }

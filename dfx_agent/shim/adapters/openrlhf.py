@@ -9,11 +9,10 @@ because workers do not know the step. All micro-batches of a step are one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import span, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -122,7 +121,7 @@ def _patch_critic(patches: PatchSet, module: ModuleType) -> None:
     wrap(patches, module, "CriticPPOTrainer.ppo_train", span("critic_update"))
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "trainer": ("openrlhf.trainer.ppo_trainer", _patch_trainer),
     "loggers": ("openrlhf.utils.logging_utils", _patch_loggers),
     "rollout": ("openrlhf.trainer.ppo_utils.samples_generator", _patch_samples),

@@ -10,11 +10,10 @@ second boundary: packing removes ids and changes the number of rows, so batches 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, Patch, _around
 from dfx_agent.shim.adapters._around import span, wrap
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
@@ -112,7 +111,7 @@ def _patch_data(patches: PatchSet, module: ModuleType) -> None:
     wrap(patches, module, "DataLoader.wait_for_batch", _around.waiting("queue"))
 
 
-def _patch_broadcast(owner: str) -> Callable[[PatchSet, ModuleType], None]:
+def _patch_broadcast(owner: str) -> Patch:
     def patch(patches: PatchSet, module: ModuleType) -> None:
         wrap(patches, module, f"{owner}.broadcast_weights", span("weight_sync"))
 
@@ -124,7 +123,7 @@ def _patch_checkpoint(patches: PatchSet, module: ModuleType) -> None:
 
 
 _WEIGHTS = "prime_rl.transports.weights"
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "monitors": ("prime_rl.monitors", _patch_monitors),
     "monitors_v08": ("prime_rl.utils.monitor.multi", _patch_old_monitors),
     "periodic": ("prime_rl.orchestrator.periodic_logger", _patch_periodic),

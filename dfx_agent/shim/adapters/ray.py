@@ -14,6 +14,7 @@ from typing import Any
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import adapters, recorder
+from dfx_agent.shim.adapters import Parts
 from dfx_agent.shim.patches import PatchSet, Switch
 
 KIND = "launcher"  # its metrics have no naming scheme of their own
@@ -96,7 +97,7 @@ def _see_driver(module: ModuleType) -> None:
         recorder.count_error()
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "calls": ("ray._private.worker", _patch_calls),
     "driver": ("ray._private.worker", _patch_driver),
 }

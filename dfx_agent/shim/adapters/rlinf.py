@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import StageOnce, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet, Switch
@@ -202,7 +202,7 @@ def _embodied(batch: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "logger": ("rlinf.utils.metric_logger", _patch_logger),
     "runner_timer": ("rlinf.utils.distributed", _patch_runner_timer),
     "worker": ("rlinf.scheduler.worker.worker", _patch_worker),

@@ -11,12 +11,12 @@ columns in another process is ignored, because reading it would fetch them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, span, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet, Switch
@@ -177,7 +177,7 @@ _WORK: dict[str, _around.Name] = {
     "RewardWorker.compute_rewards": "reward",
     "InferWorker.generate": "rollout",
 }
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "tracking": ("roll.utils.tracking", _patch_tracking),
     "timers": ("codetiming", _patch_timers),
     "states": ("roll.utils.context_managers", _patch_states),

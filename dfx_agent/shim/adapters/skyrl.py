@@ -5,11 +5,10 @@ Source: NovaSky-AI/SkyRL a956457 (0.3.0). The report with "timing/step" is the l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import StageOnce, wrap
 from dfx_agent.shim.patches import PatchSet
 from dfx_agent.shim.recorder import Recorder
@@ -56,7 +55,7 @@ def _patch_timers(patches: PatchSet, module: ModuleType) -> None:
         wrap(patches, module, f"Timer.__{prefix}exit__", _around.before(end))
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "tracking": ("skyrl.train.utils.tracking", _patch_tracking),
     "timers": ("skyrl.train.utils.utils", _patch_timers),
 }

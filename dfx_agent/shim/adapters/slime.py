@@ -11,12 +11,11 @@ there: with context parallelism a rank has a part of them but the complete mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import Offload, Onload, StageOnce, span, wrap
 from dfx_agent.shim.ledger import observe
 from dfx_agent.shim.patches import PatchSet
@@ -154,7 +153,7 @@ def _read_samples(
     _around.report(writer, values, rollout_id)
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "logging": ("slime.observability.logging_utils", _patch_logging),
     "logging_v03": ("slime.utils.logging_utils", _patch_logging),
     "timers": ("slime.observability.timer", _patch_timers),

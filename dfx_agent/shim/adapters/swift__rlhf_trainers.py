@@ -6,10 +6,9 @@ top module "swift" is also the name of another package, so the adapter waits for
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, _around
 from dfx_agent.shim.adapters._around import wrap
 from dfx_agent.shim.adapters.trl import in_training, log_prob_stage
 from dfx_agent.shim.patches import PatchSet
@@ -31,7 +30,7 @@ def _patch_grpo(patches: PatchSet, module: ModuleType) -> None:
     wrap(patches, module, f"{trainer}._get_per_token_logps_and_entropies", log_probs)
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "rollout": ("swift.rlhf_trainers.rollout_mixin", _patch_rollout),
     "grpo": ("swift.rlhf_trainers.grpo_trainer", _patch_grpo),
 }

@@ -7,11 +7,10 @@ TRL is imported. The stages of an update come from the hooks on torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from dfx_agent.shim.adapters import _around
+from dfx_agent.shim.adapters import Parts, Patch, _around
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
 
@@ -53,7 +52,7 @@ def _without_trl(make: _around.Make) -> _around.Make:
     return make_both
 
 
-def _patch(method: str, make: _around.Make) -> Callable[[PatchSet, ModuleType], None]:
+def _patch(method: str, make: _around.Make) -> Patch:
     def patch(patches: PatchSet, module: ModuleType) -> None:
         _around.wrap(patches, module, f"Trainer.{method}", _without_trl(make))
 
@@ -61,7 +60,7 @@ def _patch(method: str, make: _around.Make) -> Callable[[PatchSet, ModuleType], 
 
 
 _TRAINER = "transformers.trainer"
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "log": (_TRAINER, _patch("log", _around.funnel(read_log))),
     "steps": (_TRAINER, _patch("training_step", _around.before(begin_step))),
     "evaluation": (_TRAINER, _patch("evaluate", _around.span("validation"))),

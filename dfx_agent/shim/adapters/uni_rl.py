@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dfx_agent.shim.adapters import _unilab
+from dfx_agent.shim.adapters import Parts, _unilab
 
 FRAMEWORK = "unilab"
 
-PARTS: dict[str, tuple[str, _unilab.Patch]] = {
+PARTS: Parts = {
     "offpolicy_logger": ("uni_rl.logging.offpolicy", _unilab.patch_logger("OffPolicyLogger")),
     "onpolicy_logger": ("uni_rl.logging.onpolicy", _unilab.patch_logger("OnPolicyLogger")),
     "runner": ("uni_rl.offpolicy.double_buffer_runner", _unilab.patch_runner),

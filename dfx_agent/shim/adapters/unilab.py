@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dfx_agent.shim.adapters import _unilab
+from dfx_agent.shim.adapters import Parts, _unilab
 
 FRAMEWORK = "unilab"
 
 _RUNTIME, _ALGOS = "unilab.rl.runtime", "unilab.rl.algos"
 
-PARTS: dict[str, tuple[str, _unilab.Patch]] = {
+PARTS: Parts = {
     "offpolicy_logger": ("unilab.rl.logging.offpolicy", _unilab.patch_logger("OffPolicyLogger")),
     "onpolicy_logger": ("unilab.rl.logging.onpolicy", _unilab.patch_logger("OnPolicyLogger")),
     "runner": (f"{_RUNTIME}.offpolicy.double_buffer_runner", _unilab.patch_runner),

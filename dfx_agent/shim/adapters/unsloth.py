@@ -7,14 +7,14 @@ functions. ``import unsloth`` creates it. Metrics and the update are TRL's parts
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 
+from dfx_agent.shim.adapters import Parts, Patch
 from dfx_agent.shim.adapters.trl import patch_sampling
 from dfx_agent.shim.patches import PatchSet
 
 
-def _patch_trainer(stem: str, name: str) -> Callable[[PatchSet, ModuleType], None]:
+def _patch_trainer(stem: str, name: str) -> Patch:
     def patch(patches: PatchSet, _module: ModuleType) -> None:
         trainer = getattr(sys.modules.get(f"trl.trainer.{stem}"), name, None)
         if getattr(trainer, "__name__", "") == f"Unsloth{name}":
@@ -23,7 +23,7 @@ def _patch_trainer(stem: str, name: str) -> Callable[[PatchSet, ModuleType], Non
     return patch
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "grpo": ("unsloth", _patch_trainer("grpo_trainer", "GRPOTrainer")),
     "rloo": ("unsloth", _patch_trainer("rloo_trainer", "RLOOTrainer")),
 }

@@ -8,14 +8,14 @@ Sources: verl-project/verl 1dda039 and PyPI 0.9.1. Every timer of every trainer 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, ModuleType
 from typing import Any
 
 import dfx_agent.shim as dfx
 from dfx_agent.shim import recorder
-from dfx_agent.shim.adapters import _around, _verl_samples, _verl_workers
+from dfx_agent.shim.adapters import Parts, _around, _verl_samples, _verl_workers
 from dfx_agent.shim.adapters._around import wrap
 from dfx_agent.shim.patches import PatchSet, Switch
 from dfx_agent.shim.recorder import Recorder
@@ -136,7 +136,7 @@ def _claim_reward(writer: Recorder, *_: Any, **__: Any) -> None:
     _around.claim(writer, "reward")
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "tracking": ("verl.utils.tracking", _patch_tracking),
     "timers": ("verl.utils.profiler.performance", _patch_timers),
     "mismatch": ("verl.utils.debug.metrics", _verl_samples.patch_debug_metrics),

@@ -6,10 +6,9 @@ Source: wandb 0.31.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
-from dfx_agent.shim.adapters import _tracker
+from dfx_agent.shim.adapters import Parts, _tracker
 from dfx_agent.shim.adapters._around import before, wrap
 from dfx_agent.shim.patches import PatchSet
 
@@ -21,6 +20,6 @@ def _patch_run(patches: PatchSet, module: ModuleType) -> None:
     wrap(patches, module, f"Run.{name}", before(_tracker.read_log))
 
 
-PARTS: dict[str, tuple[str, Callable[[PatchSet, ModuleType], None]]] = {
+PARTS: Parts = {
     "log": ("wandb.sdk.wandb_run", _patch_run),
 }
