@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,12 +20,14 @@ from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.commands.diagnose import diagnosis_text
 from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.exporters.prometheus.exporter import PrometheusExporter
+from dfx_agent.facts.steps import SchedTimes
 from dfx_agent.judge.hang import judge as hangs
 from dfx_agent.judge.straggler import judge as stragglers
 from dfx_agent.node.process import Process
 from dfx_agent.node.tracks import Tracks
 from dfx_agent.snapshot import RunRow, Snapshot
 from dfx_agent.snapshot.document import Document
+from dfx_agent.snapshot.faults import Faults
 from dfx_agent.web.app import create_app
 from dfx_agent.web.listener import Listener
 from dfx_agent.web.server import Server
@@ -205,3 +208,17 @@ def test_a_reading_that_stands_blinds_and_blocks_nobody(agent, jobs, monkeypatch
     finally:
         may_go_on.set()
         agent.stop()
+
+
+def test_a_reader_that_gets_no_cpu_says_so_and_what_to_do(monkeypatch, caplog):
+    times = iter((SchedTimes(1, 0), SchedTimes(1, 3_600_000_000_000)))
+    monkeypatch.setattr(watchdog, "thread_times", lambda *_: next(times))
+    dog = watchdog.Watchdog(Faults(), 0.25)
+    dog.follow(threading.current_thread())
+    dog.begin()
+    dog.limit_seconds = -1.0
+    blind = dog.stands()
+    assert blind is not None
+    assert "the agent gets too little CPU: it waited for one during 100 % of" in blind.reason
+    assert f"renice -n -5 -p {os.getpid()}" in blind.reason
+    assert "File" not in caplog.text  # its code is not the reason
