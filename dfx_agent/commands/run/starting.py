@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dfx_agent.agent.agent import Agent
 from dfx_agent.attach.processes import HostProcess, ProcessTable
 from dfx_agent.attach.programs import is_launcher, rank_of
+from dfx_agent.base.errors import BlindError
 from dfx_agent.base.log import OncePerPlace
 from dfx_agent.base.text import whole_number
 from dfx_agent.node.passive import OutsideProcess
@@ -60,6 +61,8 @@ class StartingRanks:
             try:
                 if self._is_due():
                     self.poll()
+            except BlindError:
+                continue  # the agent reports that it does not read
             except Exception as error:  # noqa: BLE001 (the agent continues without)
                 _log.error("looking at ranks that start", error)
 
