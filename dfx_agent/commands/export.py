@@ -13,7 +13,8 @@ from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import DfxError, UsageError
 from dfx_agent.commands import add_observing_arguments
 from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, asked_agent, settings_of
-from dfx_agent.commands.ps.observed import FolderReader, Observed
+from dfx_agent.commands.ps.folder_reader import FolderReader
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.exporters.perfetto import TraceContext, trace
 from dfx_agent.judge.words import labels_text
 from dfx_agent.snapshot import TimelineRow

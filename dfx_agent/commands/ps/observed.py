@@ -11,16 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
-from dfx_agent.alerting.evaluator import metrics_read
-from dfx_agent.alerting.live import LiveAlerts
 from dfx_agent.base.errors import DfxError, UsageError
-from dfx_agent.catalogue.alerts.declared import ALERTS, alerts_with
 from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, asked_agent, settings_of
-from dfx_agent.exporters.prometheus.exporter import run_samples
-from dfx_agent.snapshot import RunRow, RunVerdicts, SignalHistory, Snapshot, TimelineRow
-from dfx_agent.wire import SegmentError
+from dfx_agent.snapshot import RunRow, RunVerdicts, Snapshot
 
 _ASK_AGAIN_SECONDS = 1.0
 _LONGEST_WATCH_SECONDS = 86400.0
@@ -127,56 +121,8 @@ def _asked(agent: AskedAgent | None, directory: str) -> Observed | None:
     return None if snapshot is None else Observed(agent.url, directory, snapshot)
 
 
-class FolderReader:
-    """Reads and judges the segments of a folder in this process, as an agent does."""
-
-    def __init__(self, config: Config) -> None:
-        """UnusableFolderError if the folder cannot be read."""
-        try:
-            self._agent = Agent(config, reap=False)
-        except SegmentError as error:
-            raise UnusableFolderError(str(error)) from None
-        self._config, self._alerts = config, _alerts(config, self._agent)
-        self._agent.poll()
-
-    def look(self) -> Observed:
-        """The state after another reading: steps are accounted one reading behind."""
-        time.sleep(self._config.poll_seconds)
-        self._agent.poll()
-        self._alerts.evaluate(self._agent.snapshot())
-        return Observed("segments", self._config.directory, self._agent.snapshot())
-
-    def look_for(self, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
-        """The state after ``seconds``, or as soon as it ``is_enough``."""
-        deadline = time.monotonic() + seconds
-        while True:
-            seen = self.look()
-            if time.monotonic() >= deadline or is_enough(seen):
-                return seen
-
-    def signals(self, run: str, num_steps: int) -> SignalHistory:
-        return self._agent.signal_history(run, num_steps)
-
-    def timeline(self, run: str, num_steps: int) -> tuple[TimelineRow, ...]:
-        return self._agent.timeline(run, num_steps)
-
-    def stop(self) -> None:
-        self._agent.stop()
-
-
 def _read(config: Config, seconds: float, is_enough: Callable[[Observed], bool]) -> Observed:
-    reader = FolderReader(config)
-    seen = reader.look_for(seconds, is_enough)
-    reader.stop()
-    return seen
+    """Read the folder here: 650 modules more than to ask an agent, so they are imported late."""
+    from dfx_agent.commands.ps.folder_reader import read_folder
 
-
-def _alerts(config: Config, agent: Agent) -> LiveAlerts:
-    """As a serving agent has them: an incident is what verdicts and alerts say together."""
-    alerts = alerts_with(dict(config.thresholds), ALERTS)
-    wanted = metrics_read(alerts)
-    live = LiveAlerts(agent, lambda run: run_samples(run, wanted), alerts)
-    agent.await_alerts()
-    live.join_incidents(agent.see_alerts)
-    live.follow_symptoms(agent.signal_states)
-    return live
+    return read_folder(config, seconds, is_enough)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dfx_agent.agent.config import Config
 from dfx_agent.base.errors import DfxError
 from dfx_agent.commands.ps.agent_client import AskedAgent, NoAnswerError, asked_agent, settings_of
-from dfx_agent.commands.ps.observed import FolderReader, Observed
+from dfx_agent.commands.ps.observed import Observed
 from dfx_agent.commands.top.rank_rows import memory_bytes
 from dfx_agent.commands.top.view import Curve, Shown
 from dfx_agent.snapshot import RunRow, SignalHistory
@@ -134,6 +134,8 @@ class SegmentWatch:
     """Reads the segments, until an agent follows them: that one has seen more."""
 
     def __init__(self, args: argparse.Namespace, config: Config) -> None:
+        from dfx_agent.commands.ps.folder_reader import FolderReader  # most of the package
+
         self._args, self._config = args, config
         self._reader = FolderReader(config)
         self._agent: AgentWatch | None = None

@@ -58,6 +58,17 @@ def test_a_url_is_taken_apart(url, parts):
     assert diagnose._parts(url) == parts
 
 
+def test_ps_and_top_ask_without_the_modules_that_read_segments():
+    code = (
+        "import sys, dfx_agent.commands.ps, dfx_agent.commands.top.poller, "
+        "dfx_agent.commands.top.frame; print(*sys.modules)"
+    )
+    words = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert not {"dfx_agent.agent.agent", "dfx_agent.job", "dfx_agent.exporters"} & set(words)
+
+
 def test_asking_imports_little():
     code = "import sys, dfx_agent.commands.diagnose; print(len(sys.modules), *sorted(sys.modules))"
     words = subprocess.run(
