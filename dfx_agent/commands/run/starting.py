@@ -93,8 +93,8 @@ class StartingRanks:
     def _show(self, processes: list[HostProcess]) -> None:
         shown = {p: self._shown.get(p) or _outside(p, self._run) for p in processes}
         if shown.keys() != self._shown.keys():
-            self._shown = shown
             self._agent.observe_outside(self._run, shown.values())
+            self._shown = shown  # only now: a starved agent may refuse
 
 
 def _outside(process: HostProcess, run: str) -> OutsideProcess:

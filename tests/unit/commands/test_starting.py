@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from dfx_agent.agent.agent import Agent
 from dfx_agent.agent.config import Config
+from dfx_agent.attach.processes import ProcessTable
+from dfx_agent.base.errors import BlindError
 from dfx_agent.commands.run.starting import StartingRanks
+from dfx_agent.node.passive import OutsideProcess
 from dfx_agent.snapshot import RunRow
 
 RANK = (
@@ -91,3 +94,25 @@ def test_few_polls_read_the_process_table_while_nothing_changes(dfx_dir):
         assert starting._is_due(), "a rank started"
         rank.kill()
     agent.stop()
+
+
+def test_what_a_starved_agent_refused_is_shown_later(monkeypatch):
+    class Starved:
+        refuses = True
+        shown: tuple[int, ...] = ()
+
+        def observe_outside(self, run: str, processes: Iterable[OutsideProcess]) -> None:
+            if self.refuses:
+                raise BlindError("the agent's reading does not end")
+            self.shown = tuple(process.pid for process in processes)
+
+    agent = Starved()
+    starting = StartingRanks(agent, "r", os.getpid())
+    me = ProcessTable()
+    me.refresh()
+    process = me.get(os.getpid())
+    with pytest.raises(BlindError):
+        starting._show([process])
+    agent.refuses = False
+    starting._show([process])
+    assert agent.shown == (os.getpid(),)
