@@ -18,6 +18,7 @@ FLOOR_SECONDS = 10.0
 NO_STACKS_FLOOR_SECONDS = 13.0
 UNMARKED_FLOOR_SECONDS = 60.0
 OWN_WAIT_FLOOR_SECONDS = 300.0  # waits for a child process, a queue, a copy or an upload
+AT_WORK_SECONDS = 300.0  # computes or polls in code without a stage: not blocked
 FIRST_FLOOR_SECONDS = 300.0
 LONG_FLOOR_SECONDS = 600.0
 SLEEPING_FLOOR_SECONDS = 45.0  # asleep in a rollout: a tool or an environment can be slow
@@ -100,17 +101,21 @@ def excuse(rank: RankFacts, habits: Habits) -> Excuse:
     gap_seconds = gap_seconds if rank.stage == IDLE else 0.0
     excuse = _within(rank, habits, gap_seconds, is_long=is_long)
     excuse = _by_processor_time(excuse, rank.processor_share)
-    excuse = _with_active_threads(excuse, rank)
+    excuse = _while_active(excuse, rank)
     return excuse._replace(fault=STUCK) if quiet >= excuse.limit_seconds else excuse
 
 
-def _with_active_threads(excuse: Excuse, rank: RankFacts) -> Excuse:
-    """Raise the limit if another thread of the process is active: it may do the work."""
-    if not rank.others_moved_ns or rank.now_ns - rank.others_moved_ns >= FLOOR_SECONDS * 1e9:
+def _while_active(excuse: Excuse, rank: RankFacts) -> Excuse:
+    """Raise the limit of a process that is active: its work may take longer than usual."""
+    if rank.stage == IDLE and rank.is_at_work:
+        least, who, is_learned = AT_WORK_SECONDS, "it is at work", excuse.is_learned
+    elif rank.others_moved_ns and rank.now_ns - rank.others_moved_ns < FLOOR_SECONDS * 1e9:
+        least, who, is_learned = UNMARKED_FLOOR_SECONDS, "another thread of it is active", False
+    else:
         return excuse
-    limit = max(excuse.limit_seconds, UNMARKED_FLOOR_SECONDS)
-    reason = f"{excuse.reason}; another thread of it is active: {limit:.0f} s"
-    return excuse._replace(limit_seconds=limit, reason=reason, is_learned=False)
+    limit = max(excuse.limit_seconds, least)
+    reason = f"{excuse.reason}; {who}: {limit:.0f} s"
+    return excuse._replace(limit_seconds=limit, reason=reason, is_learned=is_learned)
 
 
 def _is_long(rank: RankFacts) -> bool:

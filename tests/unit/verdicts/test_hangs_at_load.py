@@ -48,6 +48,8 @@ def test_who_computes_with_little_of_a_processor_has_as_much_longer(
     ranks[2].writes_stacks("main", "train", "compute")
     scene.look(4)
     limit = (10 if stage else 60) * factor
+    if not stage and ran + delayed >= 0.5:
+        limit = max(limit, 300)
     assert scene.look(limit - 3).state == ("clear" if stage else "insufficient evidence")
     verdict = scene.look(limit + 3)
     assert verdict.ranks == ("2",)
