@@ -141,7 +141,7 @@ class TotalsHistory:
         self._polls: deque[_Poll] = deque()
 
     def add(self, now_seconds: float, step: int, processes: Iterable[ProcessTime]) -> None:
-        """Add a poll; at most one in two seconds is stored."""
+        """Add a poll of live ranks; at most one in two seconds is stored."""
         polls = self._polls
         if polls and now_seconds - polls[-1].at_seconds < _POLL_SECONDS:
             return
@@ -150,6 +150,10 @@ class TotalsHistory:
             for process in processes
             if process.totals.wall_seconds > 0
         }
+        if not totals:
+            return
+        if polls and not polls[-1].totals.keys() & totals.keys():
+            polls.clear()  # all ranks were restarted
         polls.append(_Poll(now_seconds, step, totals))
         while now_seconds - polls[0].at_seconds > _MOST_SECONDS:
             polls.popleft()

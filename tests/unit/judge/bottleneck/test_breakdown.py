@@ -160,6 +160,10 @@ def test_steps_of_milliseconds_are_measured_by_running_totals():
             assert verdict.state == "insufficient evidence"
             assert verdict.summary.startswith("Too early to say")
     assert verdict.summary == "A step takes 0.0333 s on average: 90 % rollout, 10 % update."
+    last = tuple(row(1801 + n, 61 + n * 0.01, short) for n in range(200))
+    ended = judge.verdict(PipelineFacts(now_seconds=63.0, steps=last, processes=()))
+    assert ended is not None
+    assert ended.summary == verdict.summary, "all ranks have ended: 60 s have been seen"
 
 
 def test_unmarked_code_is_named_by_stack_samples_with_the_line_that_marks_it():
