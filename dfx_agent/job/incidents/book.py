@@ -297,8 +297,7 @@ def _begin(
         since = verdict.since_seconds
         # these verdicts name the step of the affected rank; other ranks may be steps ahead
         has_own_step = verdict.kind in _OF_ONE_STEP and verdict.step is not None
-        at = None if has_own_step else steps.step_at(verdict.role, since)
-        step = verdict.step if at is None else at
+        step = verdict.step if has_own_step else steps.step_at(verdict.role, since)
         return _Begin(since, step, is_event=True, is_of_verdict=True)
     onset = _onset_step(subject, signals) if verdict is None else verdict.step
     first = min((r.since_step for r in subject.alerts if r.since_step is not None), default=None)

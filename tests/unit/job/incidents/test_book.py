@@ -57,6 +57,13 @@ def test_a_verdict_and_its_alert_are_one_incident_with_the_begin_of_the_event():
     assert only.sentence.endswith(only.action)
 
 
+def test_a_begin_before_the_stored_steps_has_no_step():
+    """Not 40: that is the latest step, which the verdict looked at."""
+    (only,) = Observed()(replace(SLOW, since_seconds=900.0))
+    assert (only.since_seconds, only.step) == (900.0, None)
+    assert "It began at 1970-01-01 00:15:00 UTC." in only.sentence
+
+
 def test_the_begin_stays_when_the_verdict_looks_back_less_far_and_other_ranks_come_in():
     observed = Observed()
     (first,) = observed(SLOW)
