@@ -15,6 +15,7 @@ _HELD_SECONDS = 10.0
 _FELT_SECONDS = 5.0
 # stalled after so many seconds and so many usual steps without a step
 _QUIET_SECONDS, _QUIET_STEPS = 60.0, 10.0
+_EXPLAINING_SHARE = 0.5  # of the time without a step; a shorter span does not explain it
 # after so many seconds and usual steps without a step, the last verdict is outdated
 _OLD_SECONDS, _OLD_STEPS = 10.0, 5.0
 
@@ -87,7 +88,8 @@ def quiet(
     if not ranks or seconds < max(_OLD_SECONDS, _OLD_STEPS * step_seconds):
         return None
     limit = max(_QUIET_SECONDS, _QUIET_STEPS * step_seconds)
-    longest, parts = _longest(role, ranks), [_text(_longest(role, ranks), 0.0)]
+    longest = _longest(role, ranks)
+    parts = [_text(longest, _EXPLAINING_SHARE * seconds)]
     parts.append(
         sentences.NO_STEP(role=role, seconds=seconds_text(seconds), step=seconds_text(step_seconds))
     )
@@ -135,4 +137,5 @@ def _text(longest: tuple[float, str, str, bool] | None, least_seconds: float) ->
     if longest is None or longest[0] < least_seconds:
         return ""
     seconds, rank, name, _ = longest
-    return sentences.LONGEST_SPAN(rank=rank, name=name, seconds=seconds_text(seconds))
+    call = name.partition("@")[0]  # without the number of its process group
+    return sentences.LONGEST_SPAN(rank=rank, name=call, seconds=seconds_text(seconds))

@@ -193,6 +193,19 @@ def test_a_verdict_does_not_outlive_steps_that_do_not_close(kind, name, state):
         )
 
 
+def test_a_wait_that_has_just_begun_does_not_explain_a_standstill():
+    pipeline = Pipeline()
+    pipeline.steps(8)
+    pipeline.inflight = {"trainer": (OpenSpan("wait", "send@0", 0.0, 0.016, 9),)}
+    verdict = pipeline.passes(70.0)
+    assert verdict is not None
+    assert verdict.summary.startswith("No step of trainer has ended for 70 s")
+    pipeline.inflight = {"trainer": (OpenSpan("wait", "send@0", 0.0, 69.0, 9),)}
+    verdict = pipeline.passes(1.0)
+    assert verdict is not None
+    assert verdict.chain[0] == "Rank 1 has been in send for 69 s."
+
+
 def test_engines_that_are_told_to_wait_are_not_stalled():
     pipeline = Pipeline(wait={"collector": 1.2})
     pipeline.steps(5)
