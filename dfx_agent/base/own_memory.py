@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 FIRST_SECONDS, EVERY_SECONDS = 60.0, 600.0
+_M_ARENA_MAX = -8  # malloc.h
 
 
 class OwnMemory:
@@ -15,12 +16,16 @@ class OwnMemory:
 
     glibc retains pages between blocks that are still in use: 6 MiB after the imports of a start,
     7 MiB after some minutes with engines. They are released a minute after the start and every ten
-    minutes. Another libc or malloc is not touched. This is never done in a job.
+    minutes. Threads share one heap, so that one uses what another has freed: create this before
+    other threads. Another libc or malloc is not touched. This is never done in a job.
     """
 
     def __init__(self, first_seconds: float = FIRST_SECONDS) -> None:
         self._first_seconds = first_seconds
         self._over = threading.Event()
+        self._glibc = _glibc()
+        if self._glibc is not None:
+            self._glibc.mallopt(_M_ARENA_MAX, 1)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="dfx-own-memory", daemon=True).start()
@@ -29,19 +34,19 @@ class OwnMemory:
         self._over.set()
 
     def _run(self) -> None:
-        give_back = _malloc_trim()
         seconds = self._first_seconds
-        while give_back is not None and not self._over.wait(seconds):
-            give_back(0)
+        while self._glibc is not None and not self._over.wait(seconds):
+            self._glibc.malloc_trim(0)
             seconds = EVERY_SECONDS
 
 
-def _malloc_trim() -> Callable[[int], int] | None:
-    import ctypes  # noqa: PLC0415 (2 ms, once a minute after the start)
+def _glibc() -> Any:
+    """None for another libc."""
+    import ctypes  # noqa: PLC0415 (2 ms)
 
-    with suppress(OSError, AttributeError):  # no glibc
-        trim: Callable[[int], int] = ctypes.CDLL("libc.so.6").malloc_trim
-        return trim
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc.so.6")
+        return library if library.malloc_trim and library.mallopt else None
     return None
 
 

@@ -60,3 +60,24 @@ def test_a_cycle_is_found_though_rarely_looked_for():
         [sys.executable, "-c", CYCLES], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+THREADS = """
+import ctypes, threading
+from dfx_agent.base.own_memory import OwnMemory
+
+OwnMemory()
+blocks = []
+thread = threading.Thread(target=lambda: blocks.append(bytearray(20_000)))
+thread.start()
+thread.join()
+ctypes.CDLL("libc.so.6").malloc_stats()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is asked")
+def test_threads_share_one_heap():
+    words = [sys.executable, "-c", THREADS]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert "Arena 0:" in done.stderr
+    assert "Arena 1:" not in done.stderr
