@@ -70,7 +70,7 @@ def board() -> Board:
     annotate(made)
     made.row("Verdict: which rank is slow, and what does it cost?")
     made.line(
-        6, (4, verdict_row.verdicts()), (6, verdict_row.blamed()),
+        6, (3, verdict_row.verdicts()), (7, verdict_row.blamed()),
         (5, alert_panels.alerts("dfx-e2e")), (3, verdict_row.lost_seconds()), (3, step_now()),
         (3, bubble_now()),
     )  # fmt: skip
