@@ -80,8 +80,7 @@ class Agent:
         self._health_files = HealthFiles(config.directory)
         self._totals_file = TotalsFile(config.directory)
         self._incidents_file = IncidentsFile(config.directory)
-        (divergence,) = alerts_with(dict(config.thresholds), (DIVERGENCE,))
-        self._critical = divergence.condition
+        self._critical = alerts_with(dict(config.thresholds), (DIVERGENCE,))[0].condition
         self._runs: dict[str, LocalRun] = {}
         self._ended: dict[str, float] = {}  # segment -> when it may be removed, monotonic
         self._num_dropped_runs = self._num_dropped_records = self._num_dropped_lost = 0
@@ -133,11 +132,10 @@ class Agent:
             return
         self._watchdog.follow(None)
         self._guarded_poll()
-        for run, fold in self._runs.items():
-            if self._folder.reaps:
+        if self._folder.reaps:
+            for run, fold in self._runs.items():
                 with self._faults.guard("keeping", run, "baselines"):
                     self._health_files.keep(run, fold.judge.health, is_last=True)
-        if self._folder.reaps:
             self._render()  # stores the conclusions about the end
             self._keep(is_last=True)
         self._evidence.close()
@@ -291,8 +289,7 @@ class Agent:
 
     def _serving(self, run: str) -> dict[int, int]:
         """Pid -> rank of the processes that serve rollouts in ``run``; waits for nothing."""
-        fold = self._runs.get(run)
-        return fold.serving_ranks_by_pid() if fold else {}
+        return fold.serving_ranks_by_pid() if (fold := self._runs.get(run)) else {}
 
     def signal_states(self) -> dict[str, SignalState | None]:
         """Training health of each run at its latest judged step; never blocks."""
@@ -394,8 +391,7 @@ class Agent:
             name = plain(os.path.basename(follower.path))
             with self._faults.guard("folder", what=f"segment {name}"):
                 process = Process(follower)
-                totals = self._totals_file.pop(process)
-                if totals is not None:
+                if (totals := self._totals_file.pop(process)) is not None:
                     process.resume(totals)
                 self._adopt(process)
 
@@ -485,9 +481,7 @@ class Agent:
             begin_seconds=self._begin,
             num_polls=self._num_polls,
             poll_elapsed_seconds=self._poll_elapsed,
-            num_segments=sum(
-                rank.state in ("live", "unknown") and rank.outside is None for rank in ranks
-            ),
+            num_segments=sum(r.state in ("live", "unknown") and r.outside is None for r in ranks),
             num_records=self._num_dropped_records + sum(map(view.num_records, runs)),
             num_lost_records=self._num_dropped_lost + sum(map(view.num_lost_records, runs)),
             num_dropped_runs=self._num_dropped_runs,
