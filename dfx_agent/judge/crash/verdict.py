@@ -183,7 +183,8 @@ def _between(rank: RankFacts) -> str:
     if alive_ns is None or gone_ns is None or gone_ns - alive_ns < _UNSEEN_SECONDS * 1e9:
         return ""
     ago = [age_text((rank.now_ns - ns) / 1e9) for ns in (alive_ns, gone_ns)]
-    return f"; it ended between {ago[0]} and {ago[1]} ago, unobserved"
+    when = f"about {ago[0]} ago" if ago[0] == ago[1] else f"between {ago[0]} and {ago[1]} ago"
+    return f"; it ended {when}, unobserved"
 
 
 def leavers(first: Sequence[RankFacts], ranks: Sequence[RankFacts]) -> list[RankFacts]:

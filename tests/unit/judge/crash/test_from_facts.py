@@ -160,6 +160,8 @@ def test_a_death_that_nobody_saw_is_told_with_its_own_time():
     found = judged(lives(0), died(1, None, ago=30, alive_ns=alive_ns))
     assert found.since_seconds == pytest.approx(NOW / 1e9 - 90)
     assert "it ended between 90 s and 30 s ago, unobserved" in found.evidence[0]
+    later = judged(lives(0), died(1, None, ago=245, alive_ns=NOW - 255 * SECOND))
+    assert "it ended about 4 min ago, unobserved" in later.evidence[0], "not 4 min and 4 min"
     seen = judged(lives(0), died(1, SEGV, ago=30, alive_ns=NOW - 31 * SECOND))
     assert seen.since_seconds == pytest.approx(NOW / 1e9 - 31)
     assert "nobody looked" not in seen.evidence[0]
