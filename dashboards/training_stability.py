@@ -42,6 +42,7 @@ from dfx_agent.catalogue.alerts.samples import REWARD_IMPROVING
 from dfx_agent.catalogue.spec import PER_RANK, Metric
 
 BAND = "#8890a0"
+NOT_REPORTED = "the job does not report it"
 # percentiles have a panel of their own
 _MOMENTS = "~|mean|max|min"
 FAMILY_NAMES = {
@@ -207,9 +208,10 @@ def rollout() -> Any:
     )
     for ref, name, selector in (("A", "aborted", aborted()), ("B", "truncated", truncated())):
         panel.with_target(instant(by("run", "max", recent(selector)), name, ref))
-    colors = [(None, TEAL), (0.05, ORANGE), (0.15, RED)]
+    colors = [(None, GREY), (0, TEAL), (0.05, ORANGE), (0.15, RED)]
     panel.override_by_name("aborted", [thresholds(colors)])
-    steps = limits(TEAL, (0.3, ORANGE), (0.9, RED))
+    steps = limits(GREY, (0, TEAL), (0.3, ORANGE), (0.9, RED))
+    panel.no_value(NOT_REPORTED)
     return panel.color_scheme(by_threshold()).thresholds(steps).decimals(0)
 
 
@@ -228,7 +230,7 @@ def banded(title: str, about: str, unit: str, signal: str, shown: Mapping[str, s
         "usual range",
         [*edge, prop("custom.fillBelowTo", "usual, low"), prop("custom.fillOpacity", 25)],
     )
-    return panel.line_width(2).fill_opacity(0)
+    return panel.line_width(2).fill_opacity(0).no_value(NOT_REPORTED)
 
 
 def reward() -> Any:
