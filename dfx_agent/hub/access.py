@@ -39,7 +39,7 @@ SECURITY_HEADERS = {
     "Content-Security-Policy": (
         # plotly writes its own style rules; script stays limited to our files.
         "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; object-src 'none'"
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'self'; object-src 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
