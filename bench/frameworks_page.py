@@ -56,7 +56,7 @@ def render() -> str:
             cells = " | ".join(cell(quantity, name) for name in names)
             metrics = ", ".join(f"`{_sample_name(name)}`" for name in quantity.metrics)
             lines.append(f"| {quantity.name} | {metrics} | {cells} |")
-    return "\n".join(lines) + "\n" + _WALK.read_text()
+    return "\n".join(lines) + "\n" + _WALK.read_text().replace("](../docs/", "](../")
 
 
 def columns() -> list[str]:
