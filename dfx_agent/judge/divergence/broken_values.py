@@ -89,11 +89,7 @@ class BrokenValues:
         ``is_timed``: whether ``seconds`` is the time of the event.
         """
         first = self._first.get(place)
-        if (
-            first is None
-            or step < first.step
-            or step - self._last_step_by_place[place] > KEEP_STEPS
-        ):
+        if first is None or step < first.step or not self._is_current(place, step, seconds):
             first = self._first[place] = Break(step, seconds, value, key)
         if step == first.step:
             first.ranks.add(rank)
@@ -143,6 +139,11 @@ class BrokenValues:
         self._step = max([step, *self._last_step_by_place.values()])
         self._seconds = max([seconds, *self._last_seconds_by_place.values()])
 
+    def _is_current(self, place: str, step: int, seconds: float) -> bool:
+        """Whether the place broke lately. A guest on a budget reads values in few steps only."""
+        age_seconds = seconds - self._last_seconds_by_place.get(place, -math.inf)
+        return step - self._last_step_by_place[place] <= KEEP_STEPS or age_seconds < KEEP_SECONDS
+
     def breaks(self, *, is_scaled: bool) -> list[tuple[str, Break]]:
         """(place, break) of all broken places, the first one first.
 
@@ -156,8 +157,7 @@ class BrokenValues:
         current = [
             (place, first)
             for place, first in self._first.items()
-            if self._step - self._last_step_by_place[place] <= KEEP_STEPS
-            or self._seconds - self._last_seconds_by_place.get(place, -math.inf) < KEEP_SECONDS
+            if self._is_current(place, self._step, self._seconds)
         ]
         if is_scaled and all(place == "grad" for place, _ in current):
             return []

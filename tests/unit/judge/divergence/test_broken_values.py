@@ -82,12 +82,12 @@ def test_the_ranks_are_those_of_its_first_step_and_the_time_is_the_earliest():
     )
 
 
-def test_ten_steps_later_it_goes_on_and_eleven_later_it_is_another():
+def test_ten_steps_later_it_goes_on_and_eleven_and_two_minutes_later_it_is_another():
     for later, begin in ((15, 5), (16, 16)):
         broken = BrokenValues()
         for step in (5, later):
-            broken.observe("loss", "loss", "0", step, math.nan, float(step))
-        assert places(broken) == [("loss", begin, float(begin), {"0"})]
+            broken.observe("loss", "loss", "0", step, math.nan, 20.0 * step)
+        assert places(broken) == [("loss", begin, 20.0 * begin, {"0"})]
 
 
 def test_of_one_step_the_loss_comes_first_though_it_is_told_after_the_gradient():
@@ -141,3 +141,13 @@ def test_a_rank_that_lags_behind_does_not_end_it():
     broken.observe("loss", "loss", "1", 6, math.nan, 3.0)
     broken.set_progress(24, 1e6)
     assert broken.breaks(is_scaled=False)
+
+
+def test_the_begin_stays_while_values_are_read_in_few_steps():
+    """At 0.05 s a step the guest reads a loss in each 48th step: NaN never ended between them."""
+    values = BrokenValues()
+    values.observe("loss", "torch/loss", "1", 241, math.nan, 100.0)
+    for n in range(1, 40):
+        values.observe("loss", "torch/loss", "0", 241 + 48 * n, math.nan, 100.0 + 2.4 * n)
+    ((_, first),) = values.breaks(is_scaled=False)
+    assert (first.step, first.ranks) == (241, {"1"})
