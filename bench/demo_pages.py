@@ -54,9 +54,9 @@ def main() -> int:
     print(_HEAD, flush=True)
     for i, fault in enumerate(options.faults):
         with tempfile.TemporaryDirectory(prefix="dfx-demo-") as folder:
-            kept = options.keep or Path(folder)
-            kept.mkdir(parents=True, exist_ok=True)
-            log = kept / f"{i}_{fault.replace(':', '_')}.log"
+            stored = options.keep or Path(folder)
+            stored.mkdir(parents=True, exist_ok=True)
+            log = stored / f"{i}_{fault.replace(':', '_')}.log"
             print(_row(fault, options.ranks, log, Path(folder)), flush=True)
     return 0
 
@@ -83,8 +83,8 @@ def _watched(fault: str, ranks: int, steps: int, log: Path, folder: Path) -> See
     command = [*_DFX, "demo", "--ranks", str(ranks), "--steps", str(steps), "--exit"]
     command += ["--no-browser", "--listen", "127.0.0.1:0"]
     command += [] if fault == HEALTHY else ["--fault", fault]
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("DFX_")}
-    env = {**kept, "DFX_DIR": str(folder / "segments"), "DFX_LINGER_SECONDS": "0"}
+    stored = {name: text for name, text in os.environ.items() if not name.startswith("DFX_")}
+    env = {**stored, "DFX_DIR": str(folder / "segments"), "DFX_LINGER_SECONDS": "0"}
     seen = Seen()
     with log.open("wb") as output:
         job = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
@@ -125,8 +125,8 @@ def _diagnosed(url: str, env: dict[str, str]) -> str:
         text=True,
         check=False,
     )
-    told = re.search(r"divergence \(\w*\): (.*?)\n +-", done.stdout, re.DOTALL)
-    return " ".join(told[1].split()) if told else f"exit code {done.returncode}"
+    reported = re.search(r"divergence \(\w*\): (.*?)\n +-", done.stdout, re.DOTALL)
+    return " ".join(reported[1].split()) if reported else f"exit code {done.returncode}"
 
 
 def _address(log: Path) -> Iterator[str]:

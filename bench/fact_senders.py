@@ -166,11 +166,11 @@ class _Node:
         record = resource.scope_logs[0].log_records[0]
         del resource.scope_logs[0].log_records[1:]
         record.body.string_value = dumped(facts).decode()
-        told = {envelope.NODE: facts.node, envelope.RUN: facts.run, envelope.URL: ""}
-        told |= {envelope.AGENT: f"bench-{self._number}"}
+        reported = {envelope.NODE: facts.node, envelope.RUN: facts.run, envelope.URL: ""}
+        reported |= {envelope.AGENT: f"bench-{self._number}"}
         for attribute in record.attributes:
-            if attribute.key in told:
-                attribute.value.string_value = told[attribute.key]
+            if attribute.key in reported:
+                attribute.value.string_value = reported[attribute.key]
         body = gzip.compress(request.SerializeToString(), _LEVEL)
         head = _HEAD.format(
             path=envelope.LOGS_PATH, port=self._work.port, token=self._work.token, length=len(body),

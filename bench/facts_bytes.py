@@ -50,30 +50,30 @@ def measure(*, quick: bool) -> list[Result]:
         env = {**os.environ, "DFX_DIR": folder, "OMP_NUM_THREADS": "1"}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         with running(command, env=env, **quiet) as process:
-            told = _followed(process, folder)
-    return _rows(told, num_ranks)
+            reported = _followed(process, folder)
+    return _rows(reported, num_ranks)
 
 
 def _followed(process: subprocess.Popen[str], folder: str) -> Told:
     """Until it has ended."""
-    agent, told = Agent(Config(folder), reap=False), Told()
+    agent, reported = Agent(Config(folder), reap=False), Told()
     agent.collect_facts("node-a")
     end = time.monotonic() + MAX_SECONDS
     while process.poll() is None and time.monotonic() < end:
         agent.poll()
-        _tell(agent, told)
+        _tell(agent, reported)
         time.sleep(TELL_SECONDS)
-    return told
+    return reported
 
 
 def _tell(agent: Agent, told: Told) -> None:
     begin = time.thread_time()
     facts = agent.facts()
-    documents = [dumped(each) for each in facts]
+    documents = [dumped(item) for item in facts]
     seconds = time.thread_time() - begin
-    if not told.num_steps and not any(role.steps for each in facts for role in each.steps):
+    if not told.num_steps and not any(role.steps for item in facts for role in item.steps):
         return  # it has not begun: there is no step that this would belong to
-    told.num_steps += sum(len(role.steps) for each in facts for role in each.steps)
+    told.num_steps += sum(len(role.steps) for item in facts for role in item.steps)
     told.plain.append(sum(map(len, documents)))
     told.packed.append(sum(len(gzip.compress(document)) for document in documents))
     told.cpu_seconds.append(seconds)

@@ -59,15 +59,15 @@ def footprint(*, quick: bool) -> list[Result]:
     return [
         of_samples(
             "import of the guest, bare interpreter",
-            [each.ns / 1e6 for each in bare],
+            [item.ns / 1e6 for item in bare],
             "ms",
-            baseline=median_of("import logging", [each.ns / 1e6 for each in yardstick]),
+            baseline=median_of("import logging", [item.ns / 1e6 for item in yardstick]),
         ),
         of_samples(
             "import of the guest, init and first step, with torch",
-            [each.ns / 1e6 for each in torch],
+            [item.ns / 1e6 for item in torch],
             "ms",
-            baseline=median_of("import torch", [each.ns_before / 1e6 for each in torch]),
+            baseline=median_of("import torch", [item.ns_before / 1e6 for item in torch]),
             note="hooks are in",
         ),
         *(_memory(kind, samples[kind]) for kind in (GUEST, TORCH)),
@@ -76,14 +76,14 @@ def footprint(*, quick: bool) -> list[Result]:
 
 
 def _memory(kind: str, samples: list[_Sample]) -> Result:
-    before = median_of("the process without it", [each.bytes_before / 2**20 for each in samples])
-    added = [each.bytes / 2**20 for each in samples]
+    before = median_of("the process without it", [item.bytes_before / 2**20 for item in samples])
+    added = [item.bytes / 2**20 for item in samples]
     return of_samples(f"resident memory added by the guest, {kind}", added, "MiB", baseline=before)
 
 
 def _modules(kind: str, samples: list[_Sample]) -> Result:
-    before = median_of("the process without it", [each.modules_before for each in samples])
-    added = [each.modules for each in samples]
+    before = median_of("the process without it", [item.modules_before for item in samples])
+    added = [item.modules for item in samples]
     note = "tests/unit/shim/test_footprint.py names them" if kind == GUEST else ""
     return of_samples(
         f"modules loaded by the guest, {kind}", added, "modules", baseline=before, note=note

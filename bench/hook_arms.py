@@ -34,7 +34,7 @@ def main() -> None:
 
 def lines(ranks: list[Rounds]) -> list[str]:
     """Median over rounds of the processor time that an arm saves, in ms a step and rank."""
-    rounds = [each for rank in ranks for each in rank]
+    rounds = [item for rank in ranks for item in rank]
     found = []
     for arm in ARMS[1:]:
         saved = [(r["on"]["cpu_seconds"] - r[arm]["cpu_seconds"]) * 1e3 for r in rounds]

@@ -100,14 +100,14 @@ def measure(*, quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="dfx-bench-") as folder:
         path = Path(os.environ.get(RECORDING) or Path(folder, "recording.json"))
         if not path.is_file():
-            told = recorded(2, 3, 14.0) if quick else recorded(RANKS_PER_NODE, 16, 26.0)
-            told.save(path)
+            reported = recorded(2, 3, 14.0) if quick else recorded(RANKS_PER_NODE, 16, 26.0)
+            reported.save(path)
         per_node = Recording.load(path).num_ranks
         found = []
         for case in cases:
             found.append(_measured(case, path, per_node))
             print(f"bench: {found[-1]}"[:2000], file=sys.stderr, flush=True)
-    return [row for each in found for row in _rows(each)] + _laws(found)
+    return [row for item in found for row in _rows(item)] + _laws(found)
 
 
 def _chosen() -> list[Case]:
@@ -285,13 +285,13 @@ def _get(port: int, path: str) -> bytes:
 def _merged(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
     whole: dict[str, Any] = {key: 0 for key in told[0] if key.startswith("num_")}
     sent: dict[int, float] = {}
-    for each in told:
+    for item in told:
         for key in whole:
-            whole[key] += each[key]
-        for step, at in each["step_sent"].items():
+            whole[key] += item[key]
+        for step, at in item["step_sent"].items():
             sent[int(step)] = max(at, sent.get(int(step), 0.0))
-    late = max(each["late_seconds"] for each in told)
-    hang = max(each["hang_told"] for each in told)
+    late = max(item["late_seconds"] for item in told)
+    hang = max(item["hang_told"] for item in told)
     return {**whole, "step_sent": sent, "late_seconds": late, "hang_told": hang}
 
 
@@ -344,13 +344,13 @@ def _of_verdicts(found: Measured, what: str) -> list[Result]:
 
 def _laws(found: Sequence[Measured]) -> list[Result]:
     """How processor time and memory grow with the ranks: the slope of their logarithms."""
-    known = [each for each in found if not each.case.has_page]
+    known = [item for item in found if not item.case.has_page]
     if len(known) < 3:
         return []
-    ranks = [log(each.case.num_ranks) for each in known]
+    ranks = [log(item.case.num_ranks) for item in known]
     # of one step, as large jobs make fewer of them
-    cpu = [log(fmean(each.percents[1:]) * each.case.step_seconds) for each in known]
-    mib = [log(each.mib) for each in known]
+    cpu = [log(fmean(item.percents[1:]) * item.case.step_seconds) for item in known]
+    mib = [log(item.mib) for item in known]
     return [
         of_samples("growth of processor time of a step with ranks", [_slope(ranks, cpu)], "",
                    bar=Bar(1.0), note="slope of logarithms: 1 is linear"),
@@ -360,7 +360,7 @@ def _laws(found: Sequence[Measured]) -> list[Result]:
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
     x, y = fmean(xs), fmean(ys)
-    squares = sum((each - x) ** 2 for each in xs)
+    squares = sum((item - x) ** 2 for item in xs)
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / squares
 
 

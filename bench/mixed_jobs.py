@@ -87,10 +87,10 @@ class Job:
 
     def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         errors = self._stack.enter_context((self.out / f"{name}.err").open("wb"))
-        told = self._stack.enter_context((self.out / f"{name}.out").open("wb"))
+        reported = self._stack.enter_context((self.out / f"{name}.out").open("wb"))
         # as from a terminal of its own: Linux shares processors by session (sched_autogroup)
         own = {"cwd": HERE.parent, "start_new_session": True}
-        context = running(command, env=self._env, stdout=told, stderr=errors, **own)
+        context = running(command, env=self._env, stdout=reported, stderr=errors, **own)
         return self._stack.enter_context(context)
 
     def url(self) -> str | None:
@@ -127,10 +127,10 @@ class Job:
 
 
 def _environment(out: Path, segments: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("DFX_")}
-    path = os.pathsep.join([str(HERE.parent), *filter(None, [kept.get("PYTHONPATH")])])
+    stored = {key: value for key, value in os.environ.items() if not key.startswith("DFX_")}
+    path = os.pathsep.join([str(HERE.parent), *filter(None, [stored.get("PYTHONPATH")])])
     mixed = {"MIXED_OUT": str(out), "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    return {**kept, **mixed, "DFX_DIR": str(segments), "DFX_LINGER_SECONDS": "0"}
+    return {**stored, **mixed, "DFX_DIR": str(segments), "DFX_LINGER_SECONDS": "0"}
 
 
 def _command(name: str) -> list[str]:
@@ -163,8 +163,8 @@ def _ask(job: Job, url: str, client: httpx.Client) -> None:
             if verdict["state"] == "found":
                 seen.found[f"{verdict['kind']}: {verdict['summary']}"] += 1
         for incident in run["incidents"]:
-            told = seen.noted if incident["severity"] == "info" else seen.found
-            told[f"{incident['severity']} {incident['kind']}: {incident['summary']}"] += 1
+            reported = seen.noted if incident["severity"] == "info" else seen.found
+            reported[f"{incident['severity']} {incident['kind']}: {incident['summary']}"] += 1
 
 
 def _is_starting(job: Job) -> bool:
@@ -231,8 +231,8 @@ def main() -> int:
                 seen.append(job.seen)
                 print(_line(job.seen), flush=True)
     if options.out:
-        options.out.write_text(json.dumps([vars(each) for each in seen], indent=1) + "\n")
-    return int(any(each.found or each.num_different or each.odd_lines for each in seen))
+        options.out.write_text(json.dumps([vars(item) for item in seen], indent=1) + "\n")
+    return int(any(item.found or item.num_different or item.odd_lines for item in seen))
 
 
 def _line(seen: Seen) -> str:

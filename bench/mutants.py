@@ -138,10 +138,10 @@ class Trial:
         os.close(write)
         status = _waited(pid)
         with os.fdopen(read) as pipe:
-            said = pipe.read()
+            result = pipe.read()
         if status is None:
             return "took too long"
-        return said or f"ended with {status}"
+        return result or f"ended with {status}"
 
     def _be_mutant(self, session: Any, items: list[Any], name: str, index: int, out: int) -> None:
         os.setsid()

@@ -68,15 +68,15 @@ def with_hits(source: str, hit: str, module: str) -> ast.Module:
     What it adds is (module, line of the statement).
     """
     tree = ast.parse(source)
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    inside = {each for function in functions for each in ast.walk(function)}
+    functions = [item for item in ast.walk(tree) if isinstance(item, ast.FunctionDef)]
+    inside = {item for function in functions for item in ast.walk(function)}
     for node in inside:
         for name in ("body", "orelse", "finalbody"):
             part = getattr(node, name, None)
             if isinstance(part, list):
-                adds = (ast.parse(f"{hit}.add({(module, each.lineno)})").body[0] for each in part)
+                adds = (ast.parse(f"{hit}.add({(module, item.lineno)})").body[0] for item in part)
                 setattr(
-                    node, name, [each for both in zip(adds, part, strict=True) for each in both]
+                    node, name, [item for both in zip(adds, part, strict=True) for item in both]
                 )
     return ast.fix_missing_locations(tree)
 

@@ -111,7 +111,7 @@ def _longest(path: Path, hint: str) -> tuple[list[SignalValues], bool]:
         signals = list(_attempts(signals))[int(hint[3:]) - 1] if hint else signals
         replay(signals, coverage=rows.coverage)
         found.append((signals, not rows.coverage.why_not_judged))
-    return max(found, key=lambda each: len(each[0]))
+    return max(found, key=lambda item: len(item[0]))
 
 
 def _attempts(rows: list[SignalValues]) -> Iterator[list[SignalValues]]:

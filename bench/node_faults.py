@@ -89,8 +89,8 @@ class Scene:
             time.sleep(ASK_SECONDS)
 
     def _note_pages(self, seen: Seen, alert: str, seconds: float) -> None:
-        told = self.hook.told
-        for status, name, run in told[self._num_told :]:
+        reported = self.hook.told
+        for status, name, run in reported[self._num_told :]:
             if status != "firing":
                 continue
             if name != alert or run != RUN:
@@ -99,7 +99,7 @@ class Scene:
             seen.num_pages += 1
             if seen.paged_seconds is None:
                 seen.paged_seconds = round(seconds, 1)
-        self._num_told = len(told)
+        self._num_told = len(reported)
 
 
 def both(seen: Seen) -> bool:
@@ -283,10 +283,10 @@ def scene(kind: str, *, apart: bool = False) -> Iterator[tuple[Scene, ExitStack,
         url = stack.enter_context(served).url
         job = NodesJob(folder, found[:2], by_name["hub" if kind == "own" else "node-a"])
         hub = [stack.enter_context(started_hub(job, url))] if kind == "own" else []
-        told = {"DFX_ALERTMANAGER": url}
+        reported = {"DFX_ALERTMANAGER": url}
         joined = job_hub(job) if kind == "own" else "auto"
         on = ["node-a", "node-b"]
-        stack.enter_context(started_job(job, joined, on, STEP_SECONDS, told))
+        stack.enter_context(started_job(job, joined, on, STEP_SECONDS, reported))
         job.until(lambda: len(job.ranks()) == 4, "four ranks", 120)
         yield Scene(job, hook, url), stack, hub
 

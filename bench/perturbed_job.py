@@ -69,14 +69,14 @@ class PerturbedJob:
     def __init__(self, recording: Recording, plan: Plan) -> None:
         self.plan = plan
         self._stopped_ns = recording.stopped_ns
-        told = [_Told(facts, _step(facts)) for facts in recording.facts()]
-        before = [each for each in told[1:] if each.facts.now_ns < recording.stopped_ns]
-        self._full = told[0]
-        stepped = [_with_all_of_step(each, before) for each in before if _num_steps(each)]
+        reported = [_Told(facts, _step(facts)) for facts in recording.facts()]
+        before = [item for item in reported[1:] if item.facts.now_ns < recording.stopped_ns]
+        self._full = reported[0]
+        stepped = [_with_all_of_step(item, before) for item in before if _num_steps(item)]
         # of the first and the last not all may have been recorded
         self._stepped = stepped[1:-1] if len(stepped) > 3 else stepped
-        self._quiet = [each for each in before if not _num_steps(each)]
-        self._hung = [each for each in told if each.facts.now_ns >= recording.stopped_ns]
+        self._quiet = [item for item in before if not _num_steps(item)]
+        self._hung = [item for item in reported if item.facts.now_ns >= recording.stopped_ns]
         if not self._stepped or not self._hung:
             raise RuntimeError("the recording has no step of its own, or no hang")
         self._per_step = _numbers_per_step(self._stepped)
@@ -107,22 +107,22 @@ class PerturbedJob:
             self._stopped_ns + int((at - self.plan.hang_seconds) * 1e9)
             for at in (seconds, since_seconds)
         )
-        known = [each for each in self._hung if since_ns < each.facts.now_ns <= until_ns]
-        newest = known[-1] if known else self._nearest(until_ns)
-        facts = replace(newest.facts, ranks=_with_evidence(known, newest))
+        known = [item for item in self._hung if since_ns < item.facts.now_ns <= until_ns]
+        last = known[-1] if known else self._nearest(until_ns)
+        facts = replace(last.facts, ranks=_with_evidence(known, last))
         if node != self.plan.hung_rank // self.plan.ranks_per_node:
             facts = replace(facts, ranks=_all_waiting(facts.ranks))
-        told = _Told(replace(facts, now_ns=max(until_ns, facts.now_ns)), newest.step)
-        return _without_news(self._changed(told, node, seconds))
+        reported = _Told(replace(facts, now_ns=max(until_ns, facts.now_ns)), last.step)
+        return _without_news(self._changed(reported, node, seconds))
 
     def _nearest(self, until_ns: int) -> _Told:
-        return min(self._hung, key=lambda each: abs(each.facts.now_ns - until_ns))
+        return min(self._hung, key=lambda item: abs(item.facts.now_ns - until_ns))
 
     def _changed(self, told: _Told, node: int, seconds: float) -> RunFacts:
         facts, step = told.facts, self.plan.step_at(seconds) + FIRST_STEP
         change = _Change(self, node, seconds, told)
         clock_ns = (node + 1) * 10**12 + int(seconds * 1e9)  # no two nodes have one clock
-        ranks = {role: tuple(map(change.rank, of)) for role, of in facts.ranks.items()}
+        ranks = {role: tuple(map(change.rank, entry)) for role, entry in facts.ranks.items()}
         return replace(
             facts,
             run=RUN, node=node_name(node), now_seconds=clock_ns / 1e9, now_ns=clock_ns,
@@ -200,12 +200,13 @@ class _Change:
                 for a in moved.arrivals
             ),
             operations={
-                (group, self.number(group, n)): of for (group, n), of in rank.operations.items()
+                (group, self.number(group, n)): entry
+                for (group, n), entry in rank.operations.items()
             },
         )  # fmt: skip
 
     def role(self, role: RoleSteps, step: int) -> RoleSteps:
-        steps = tuple(self._step(told, step - 1) for told in role.steps[-1:])
+        steps = tuple(self._step(reported, step - 1) for reported in role.steps[-1:])
         return replace(
             role, steps=steps, world_size=self._plan.num_ranks, layout=self._layout(role.layout)
         )
@@ -215,8 +216,8 @@ class _Change:
         work = self._job.work_seconds(num)
         wall = max(work) + TRANSFER_SHARE * self._plan.step_seconds
         ranks = {
-            self.label(label): self._rank_step(of, work[int(self.label(label))], wall)
-            for label, of in told.ranks.items()
+            self.label(label): self._rank_step(entry, work[int(self.label(label))], wall)
+            for label, entry in told.ranks.items()
         }
         begin = (self._node + 1) * 1e3 + num * self._plan.step_seconds
         return replace(told, step=step, begin_seconds=round(begin, 4), ranks=ranks, num_steps=1)
@@ -243,7 +244,7 @@ class _Change:
         )  # fmt: skip
 
     def _layout(self, layout: Layout) -> Layout:
-        places = {self.label(label): self._place(of) for label, of in layout.places.items()}
+        places = {self.label(label): self._place(entry) for label, entry in layout.places.items()}
         whole = (RankRange(0, self._plan.num_ranks - 1, 1),)
         groups = tuple(
             ProcessGroup(group.name, group.description, self._plan.num_ranks, whole)
@@ -254,9 +255,9 @@ class _Change:
     def _place(self, place: RankPosition) -> RankPosition:
         """A data place for each rank, as the demo has it."""
         rank = int(self.label(str(place.rank)))
-        of = dict.fromkeys(place.coordinates, rank)
+        entry = dict.fromkeys(place.coordinates, rank)
         return replace(
-            place, rank=rank, coordinates=of, sizes=dict.fromkeys(of, self._plan.num_ranks)
+            place, rank=rank, coordinates=entry, sizes=dict.fromkeys(entry, self._plan.num_ranks)
         )
 
     def scalars(self, told: ReportedScalars) -> ReportedScalars:
@@ -304,11 +305,11 @@ def _num_steps(told: _Told) -> int:
 def _numbers_per_step(told: Sequence[_Told]) -> dict[str, int]:
     """Collectives of each group in a step of the recording."""
     found: dict[str, int] = {}
-    for each in told:
-        for role in each.facts.steps:
+    for item in told:
+        for role in item.facts.steps:
             for step in role.steps:
-                for of in step.ranks.values():
-                    for group, time in of.groups.items():
+                for entry in step.ranks.values():
+                    for group, time in entry.groups.items():
                         found[group] = time.num_collectives // step.num_steps
     return found
 
@@ -318,7 +319,7 @@ def _with_all_of_step(told: _Told, recorded: Sequence[_Told]) -> _Told:
     step = max(step.step for role in told.facts.steps for step in role.steps)
     batches: dict[ProcessId, LedgerNews] = {}
     scalars: dict[ProcessId, ReportedScalars] = {}
-    for facts in (each.facts for each in recorded):
+    for facts in (item.facts for item in recorded):
         for news in facts.batches:
             own = tuple(c for c in news.completed if c.step == step)
             known = batches.get(news.process)
@@ -344,8 +345,8 @@ def _without_news(facts: RunFacts) -> RunFacts:
 def _without_evidence(ranks: Ranks) -> Ranks:
     """Nobody stands: stacks are there because the recorded host was busy."""
     return {
-        role: tuple(replace(rank, stacks=None, flight=None) for rank in of)
-        for role, of in ranks.items()
+        role: tuple(replace(rank, stacks=None, flight=None) for rank in entry)
+        for role, entry in ranks.items()
     }
 
 
@@ -356,17 +357,17 @@ def _unlearned(ranks: Ranks) -> Ranks:
             replace(
                 rank, step_durations=(), stage_durations={}, collective_durations={}, operations={}
             )
-            for rank in of
+            for rank in entry
         )
-        for role, of in ranks.items()
+        for role, entry in ranks.items()
     }
 
 
 def _with_evidence(known: Iterable[_Told], newest: _Told) -> Ranks:
     """Stacks and flight records are told once: those of documents in between too."""
     seen: dict[tuple[str, str], RankFacts] = {}
-    for each in known:
-        for role, ranks in each.facts.ranks.items():
+    for item in known:
+        for role, ranks in item.facts.ranks.items():
             for rank in ranks:
                 before = seen.get((role, rank.label), rank)
                 evidence = rank.stacks or before.stacks, rank.flight or before.flight
@@ -380,12 +381,12 @@ def _with_evidence(known: Iterable[_Told], newest: _Told) -> Ranks:
 def _all_waiting(ranks: Ranks) -> Ranks:
     """With one that waits in the place of the one that was stopped."""
     found = {}
-    for role, of in ranks.items():
-        other = next((rank for rank in of if rank.label != STOPPED), None)
+    for role, entry in ranks.items():
+        other = next((rank for rank in entry if rank.label != STOPPED), None)
         found[role] = tuple(
             replace(other, label=rank.label, rank=rank.rank, pid=rank.pid)
             if rank.label == STOPPED and other is not None
             else rank
-            for rank in of
+            for rank in entry
         )
     return found

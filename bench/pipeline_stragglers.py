@@ -70,9 +70,9 @@ def looks(steps: Sequence[Step], layout: Layout) -> list[Look]:
     """The verdict after each step, as a judge gives them that goes on from the one before."""
     judge, found = StragglerJudge(), []
     for end in range(1, len(steps) + 1):
-        kept = tuple(steps[max(0, end - KEPT_STEPS) : end])
-        num_ranks = len(kept[-1].ranks)
-        verdict = judge.verdict(RoleSteps("trainer", kept, None, num_ranks, num_ranks, layout))
+        stored = tuple(steps[max(0, end - KEPT_STEPS) : end])
+        num_ranks = len(stored[-1].ranks)
+        verdict = judge.verdict(RoleSteps("trainer", stored, None, num_ranks, num_ranks, layout))
         assert verdict is not None
         found.append(Look(end, verdict))
     return found
@@ -162,7 +162,9 @@ def recorded_steps(rows: list[Row]) -> list[Step]:
     for row in rows:
         by_step[row["step"]][row["rank"]].append(row)
     return [
-        Step(number, 0.0, 0, {str(rank): _rank_step(of) for rank, of in sorted(ranks.items())})
+        Step(
+            number, 0.0, 0, {str(rank): _rank_step(entry) for rank, entry in sorted(ranks.items())}
+        )
         for number, ranks in sorted(by_step.items())
     ]
 

@@ -122,9 +122,9 @@ def _result(fault: str, seconds: float, folder: Path) -> Result:
             for run in snapshot["runs"]:
                 step = _closed_step(run)
                 begins.setdefault(step, time.monotonic())
-                told = list(_named(run, step, time.monotonic()))
-                windows.setdefault(step, set()).update(each.component for each in told)
-                named += told
+                reported = list(_named(run, step, time.monotonic()))
+                windows.setdefault(step, set()).update(item.component for item in reported)
+                named += reported
                 _note_steps(result, run)
                 _note_found(result, run)
     _compare(result, json.loads(truth_file.read_text()), named, windows, begins)
@@ -153,17 +153,17 @@ def _named(run: Mapping[str, Any], step: int, now: float) -> Iterator[Named]:
         yield Named(
             now, step, cause["component"], cause["sentence"], cause["amount"], cause["unit"], steps
         )
-    for told in run["verdicts"]:
-        growth = _MIB_A_STEP.search(told["summary"])
-        if (told["kind"], told["state"]) == ("memory", "found") and growth:
-            component, summary = f"memory of {told['role']}", told["summary"]
+    for reported in run["verdicts"]:
+        growth = _MIB_A_STEP.search(reported["summary"])
+        if (reported["kind"], reported["state"]) == ("memory", "found") and growth:
+            component, summary = f"memory of {reported['role']}", reported["summary"]
             yield Named(now, step, component, summary, float(growth[1]), "MiB", (step, step))
 
 
 def _note_found(result: Result, run: Mapping[str, Any]) -> None:
-    for told in run["verdicts"]:
-        if told["state"] == "found":
-            result.found[f"{told['kind']} ({told['role']})"] = told["summary"]
+    for reported in run["verdicts"]:
+        if reported["state"] == "found":
+            result.found[f"{reported['kind']} ({reported['role']})"] = reported["summary"]
 
 
 def _compare(
@@ -183,7 +183,7 @@ def _compare(
     if not amounts:
         return
     result.first_step = first = min(amounts)
-    own = [each for each in named if each.component == result.component]
+    own = [item for item in named if item.component == result.component]
     if own:
         result.named_after_steps = own[0].step - first + 1
         began = [at for step, at in begins.items() if step >= first - 1]
@@ -193,8 +193,8 @@ def _compare(
     result.num_named = sum(result.component in components for components in settled)
     of_step = [n.amount for n in own if n.unit == "seconds" and n.amount and n.step >= first + 3]
     result.step_change = counterfactual(result.step_seconds, first, of_step)
-    for each in {(n.steps, n.amount): n for n in own}.values():
-        ratio = _ratio(each, amounts, events)
+    for item in {(n.steps, n.amount): n for n in own}.values():
+        ratio = _ratio(item, amounts, events)
         if ratio is not None:
             result.ratios.append(ratio)
 
@@ -229,8 +229,8 @@ def _line(result: Result) -> str:
     quarters = (
         [ordered[int(len(ordered) * share)] for share in (0.25, 0.5, 0.75)] if ordered else ()
     )
-    told = ", ".join(f"{ratio:.2f}" for ratio in quarters) or "none"
-    text += f"; {named}; amount / truth {told} (quartiles of {len(ordered)})"
+    reported = ", ".join(f"{ratio:.2f}" for ratio in quarters) or "none"
+    text += f"; {named}; amount / truth {reported} (quartiles of {len(ordered)})"
     change = result.step_change
     if change is None:
         return text

@@ -145,8 +145,8 @@ class _Sink:
 
     def since_all(self, until_ns: int) -> tuple[bytes, ...]:
         """From the one that holds all to that instant of the node's clock."""
-        told = list(zip(self._documents, self._facts, strict=True))[self._first() :]
-        return tuple(document for document, facts in told if facts.now_ns <= until_ns)
+        reported = list(zip(self._documents, self._facts, strict=True))[self._first() :]
+        return tuple(document for document, facts in reported if facts.now_ns <= until_ns)
 
     def pid_of(self, label: str) -> int:
         seats = self._facts[self._first()].seats

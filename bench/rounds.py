@@ -95,13 +95,13 @@ def _ratios(job: str, ranks: list[Rounds], clock: str) -> list[Result]:
     name = f"{job} step {word} time"
     rows = []
     for arm in ("on", "reduced"):
-        each = [r[arm] / without for r, without in zip(rounds, base, strict=True)]
-        interval = bootstrap_interval(geometric_mean, each)
+        item = [r[arm] / without for r, without in zip(rounds, base, strict=True)]
+        interval = bootstrap_interval(geometric_mean, item)
         # equal arms give 1 by symmetry; overlap with the A/A interval would excuse too much
         verdict = "not distinguishable" if interval[0] <= 1 <= interval[1] else "distinguishable"
         note = f"95 % interval, {verdict} from A/A; steps of {step_ms:.0f} ms {word} per rank"
         bar = Bar(1.01, bound=interval[1])
-        rows.append(_ratio(f"{name}, {arm} / off", each, interval, note, baseline, bar))
+        rows.append(_ratio(f"{name}, {arm} / off", item, interval, note, baseline, bar))
     aa_name = f"{name}, off / off again (A/A)"
     return [*rows, _ratio(aa_name, same, same_interval, "95 % interval")]
 

@@ -107,8 +107,8 @@ def listening(port: int, take: Callable[[float, dict[str, Any]], None]) -> Itera
         while not stop.is_set():
             line = response.readline()
             if line.startswith(b"data: "):
-                arrival, told = time.monotonic(), json.loads(line[6:])
-                view = patched(view, told["patch"]) if "patch" in told else told["view"]
+                arrival, reported = time.monotonic(), json.loads(line[6:])
+                view = patched(view, reported["patch"]) if "patch" in reported else reported["view"]
                 take(arrival, view)
 
     thread = threading.Thread(target=follow, name="bench-listener", daemon=True)

@@ -179,10 +179,10 @@ def _has_steps(run: dict[str, Any]) -> bool:
 
 
 def _environment(folder: str, case: Case) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("DFX_")}
-    path = os.pathsep.join([str(HERE.parent), *filter(None, [kept.get("PYTHONPATH")])])
+    stored = {key: value for key, value in os.environ.items() if not key.startswith("DFX_")}
+    path = os.pathsep.join([str(HERE.parent), *filter(None, [stored.get("PYTHONPATH")])])
     own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MIXED_OUT": folder}
-    return {**kept, **own, **case.env, "DFX_DIR": f"{folder}/segments", "DFX_LINGER_SECONDS": "0"}
+    return {**stored, **own, **case.env, "DFX_DIR": f"{folder}/segments", "DFX_LINGER_SECONDS": "0"}
 
 
 def main() -> int:
@@ -197,8 +197,8 @@ def main() -> int:
                 print(result.line(), flush=True)
                 scores.append(result)
     if options.out:
-        options.out.write_text(json.dumps([vars(each) for each in scores], indent=1) + "\n")
-    return int(any(each.num_false for each in scores))
+        options.out.write_text(json.dumps([vars(item) for item in scores], indent=1) + "\n")
+    return int(any(item.num_false for item in scores))
 
 
 def _parse() -> argparse.Namespace:

@@ -70,7 +70,13 @@ def recording(name: str) -> Recording:
     document = json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes()))
     parts = [tuple(part) for part in document["parts"]]
     steps = [
-        Step(number, begin, lost, {r: _rank_step(of, parts) for r, of in ranks.items()}, num_steps)
+        Step(
+            number,
+            begin,
+            lost,
+            {r: _rank_step(entry, parts) for r, entry in ranks.items()},
+            num_steps,
+        )
         for number, num_steps, begin, lost, ranks in document["steps"]
     ]
     layout = _one_group(len(steps[-1].ranks)) if document["is_layout_known"] else NO_LAYOUT
@@ -95,8 +101,8 @@ def replayed(job: Recording) -> list[Verdict]:
     """After each step that the agent closed."""
     judge, num_ranks, found = StragglerJudge(), len(job.steps[-1].ranks), []
     for end in range(1, len(job.steps) + 1):
-        kept = tuple(job.steps[max(0, end - KEPT_STEPS) : end])
-        verdict = judge.verdict(RoleSteps("trainer", kept, 1.0, num_ranks, num_ranks, job.layout))
+        stored = tuple(job.steps[max(0, end - KEPT_STEPS) : end])
+        verdict = judge.verdict(RoleSteps("trainer", stored, 1.0, num_ranks, num_ranks, job.layout))
         assert verdict is not None
         found.append(verdict)
     return found
@@ -104,9 +110,9 @@ def replayed(job: Recording) -> list[Verdict]:
 
 def recorded_rows(jobs: Sequence[Recording]) -> list[Result]:
     """Windows overlap: the interval is that of as many independent ones."""
-    told = [(job, replayed(job)) for job in jobs]
-    healthy = [(job, verdicts) for job, verdicts in told if job.slow_rank is None]
-    slow = [(job, verdicts) for job, verdicts in told if job.slow_rank is not None]
+    reported = [(job, replayed(job)) for job in jobs]
+    healthy = [(job, verdicts) for job, verdicts in reported if job.slow_rank is None]
+    slow = [(job, verdicts) for job, verdicts in reported if job.slow_rank is not None]
     wrong = [sum(bool(v.ranks) for v in verdicts) for _, verdicts in healthy]
     note = ", ".join(
         f"{job.name} {num} of {len(verdicts)}"

@@ -17,9 +17,9 @@ PLAIN = (int, float, bool, str, bytes, type(None), frozenset, tuple, range)
 def functions_by_file() -> dict[str, list[FunctionType]]:
     """All that there are now. It asks no class, which proxies answer with what they stand for."""
     found: dict[str, list[FunctionType]] = defaultdict(list)
-    for each in gc.get_objects():
-        if type(each) is FunctionType:
-            found[each.__code__.co_filename].append(each)
+    for item in gc.get_objects():
+        if type(item) is FunctionType:
+            found[item.__code__.co_filename].append(item)
     return found
 
 

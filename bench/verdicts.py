@@ -127,8 +127,8 @@ def _found(run: Snapshot, kind: str) -> list[dict[str, Any]]:
 def _straggler_rows(
     found: list[tuple[int, float] | None], delay_seconds: float, num_ranks: int
 ) -> list[Result]:
-    named = [each for each in found if each is not None]
-    steps = [float(NUM_DELAYED if each is None else each[0]) for each in found]
+    named = [item for item in found if item is not None]
+    steps = [float(NUM_DELAYED if item is None else item[0]) for item in found]
     errors = [100 * abs(lost / delay_seconds - 1) for _, lost in named] or [100.0]
     note = (
         f"worst of the trials; right rank in {len(named)} of {len(found)}, "
