@@ -111,9 +111,9 @@ def end() -> None:
                 field = f"{LEDGER_FIELDS[row[7]]}/" if kind == "ledger" else ""
                 name, seconds = field + (reader.name(row[9]) or ""), (row[2] - row[1]) / 1e9
                 rows.append((kind, name, row[3], row[4], seconds))
-    said = {
+    result = {
         "records": rows,
         "identity": asdict(writer.identity),
         "num_errors": reader.live_words()[4],
     }
-    print("OBSERVED " + json.dumps(said), flush=True)
+    print("OBSERVED " + json.dumps(result), flush=True)

@@ -109,6 +109,6 @@ def observe(
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    said = json.loads(done.stdout.rpartition("OBSERVED ")[2])
-    records = [Record(*row) for row in said["records"]]
-    return Observed(records, said["identity"], said["num_errors"], done.stdout + done.stderr)
+    result = json.loads(done.stdout.rpartition("OBSERVED ")[2])
+    records = [Record(*row) for row in result["records"]]
+    return Observed(records, result["identity"], result["num_errors"], done.stdout + done.stderr)

@@ -50,12 +50,12 @@ def test_training_step_inside_the_closure_of_the_optimizer_is_forward() -> None:
     # Lightning calls it there, so that the agent takes it out of the optimizer's own time
     pairs = zip(seconds["optimizer"], seconds["forward"], strict=True)
     assert all(optimizer > forward for optimizer, forward in pairs)
-    told = {step: value for (name, step), (value, *_) in observed.scalars().items()
+    reported = {step: value for (name, step), (value, *_) in observed.scalars().items()
             if name == "my_loss"}  # fmt: skip
     losses = {1 if step < 0 else step: value for (name, step), (value, *_) in
               observed.scalars().items() if name == "torch/loss"}  # fmt: skip
-    assert told == losses
-    assert len(told) == NUM_STEPS
+    assert reported == losses
+    assert len(reported) == NUM_STEPS
     assert ("my_score", NUM_STEPS) in observed.scalars()
     assert observed.identity["framework"] == "lightning"
     assert observed.num_errors == 0

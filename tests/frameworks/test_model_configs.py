@@ -60,12 +60,12 @@ def test_the_configuration_says_what_the_modules_say(name: str) -> None:
     config.dtype = "bfloat16"
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    told = read(json.loads(config.to_json_string(use_diff=False)))
+    reported = read(json.loads(config.to_json_string(use_diff=False)))
     live = model_flops.read(model)
     assert live.reason == ""
-    assert told.num_parameters == live.num_parameters
-    assert told.num_attentions == live.num_attentions
-    assert told.forward_of_token == live.forward_of_token
-    assert told.forward_of_pair == live.forward_of_pair
-    assert told.backward_of_token == live.backward_of_token
-    assert told.backward_of_pair == live.backward_of_pair
+    assert reported.num_parameters == live.num_parameters
+    assert reported.num_attentions == live.num_attentions
+    assert reported.forward_of_token == live.forward_of_token
+    assert reported.forward_of_pair == live.forward_of_pair
+    assert reported.backward_of_token == live.backward_of_token
+    assert reported.backward_of_pair == live.backward_of_pair

@@ -114,5 +114,5 @@ def test_the_ledger_hooks_are_called_as_they_expect(file):
         for method in owner.body if isinstance(owner, ast.ClassDef) else ():
             if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 given = [*method.args.args, *method.args.kwonlyargs]
-                found[f"{owner.name}.{method.name}"] = [each.arg for each in given]
+                found[f"{owner.name}.{method.name}"] = [item.arg for item in given]
     assert {name: found.get(name) for name in CALLED[file]} == CALLED[file]

@@ -63,8 +63,8 @@ for batch in loader:
 
 def losses(job: str) -> tuple[dict[str, Any], Observed]:
     numbers = f"NUM_STEPS, NUM_MICRO_BATCHES = {NUM_STEPS}, {NUM_MICRO_BATCHES}\n"
-    tell = '\nprint("LOGGED " + json.dumps(LOGGED))\n'
-    observed = observe(numbers + MODEL + job + tell, env={"HF_HUB_OFFLINE": "1"})
+    report = '\nprint("LOGGED " + json.dumps(LOGGED))\n'
+    observed = observe(numbers + MODEL + job + report, env={"HF_HUB_OFFLINE": "1"})
     line = observed.output.partition("LOGGED ")[2].splitlines()[0]
     return json.loads(line), observed
 
@@ -75,20 +75,20 @@ def losses(job: str) -> tuple[dict[str, Any], Observed]:
 def test_loss_of_a_step_is_what_is_logged(job: str) -> None:
     logged, observed = losses(job)
     # an optimizer says which step it is at when it has made one: the first has no number
-    told = {
+    reported = {
         1 if step < 0 else step: values
         for (name, step), values in observed.scalars().items()
         if name == "torch/loss"
     }
     assert len(logged) == NUM_STEPS
-    assert told == {int(step): [pytest.approx(loss, abs=2e-4)] for step, loss in logged.items()}
+    assert reported == {int(step): [pytest.approx(loss, abs=2e-4)] for step, loss in logged.items()}
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("dfx_dir")
 def test_trainer_without_trl_reports_what_it_logs() -> None:
-    tell = '\nprint("HISTORY " + json.dumps(HISTORY))'
-    _, observed = losses(TRAINER + EVALUATION + tell)
+    report = '\nprint("HISTORY " + json.dumps(HISTORY))'
+    _, observed = losses(TRAINER + EVALUATION + report)
     line = observed.output.partition("HISTORY ")[2].splitlines()[0]
     logged = {
         (key, row["step"]): value

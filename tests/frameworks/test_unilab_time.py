@@ -54,8 +54,8 @@ class Learned:
     def total(self, rank: str, part: str) -> tuple[float, float]:
         """(as seen, as UniLab measured it), of all iterations."""
         of_rank = self.ranks[rank]
-        native = sum(each.native[NATIVE[part]] for each in of_rank)
-        return sum(each.parts[part] for each in of_rank), native
+        native = sum(item.native[NATIVE[part]] for item in of_rank)
+        return sum(item.parts[part] for item in of_rank), native
 
 
 def learn(folder: Path, tmp_path: Path, situation: str, world_size: int = 1) -> Learned:
@@ -71,13 +71,13 @@ def learn(folder: Path, tmp_path: Path, situation: str, world_size: int = 1) -> 
             jobs.append(stack.enter_context(started([*words, "--rank", str(rank)], tmp_path, env)))
         for job in jobs:
             assert job.wait(TIMEOUT_SECONDS) == 0, job.errors
-        told = [json.loads(job.output.rpartition("MEASURED ")[2]) for job in jobs]
+        reported = [json.loads(job.output.rpartition("MEASURED ")[2]) for job in jobs]
     agent = Agent(Config(str(folder)), reap=False)
     for _ in range(2):
         agent.poll()
     (run,) = agent.snapshot().runs
     return Learned(
-        run, {str(rank): _iterations(run, rank, told[rank]) for rank in range(world_size)}
+        run, {str(rank): _iterations(run, rank, reported[rank]) for rank in range(world_size)}
     )
 
 
@@ -96,13 +96,13 @@ def _iterations(run: RunRow, rank: int, told: list[dict[str, float]]) -> list[It
 def check(learned: Learned) -> None:
     """What holds in every situation and on every rank."""
     for rank, iterations in learned.ranks.items():
-        for each in iterations:
-            assert sum(each.parts.values()) == pytest.approx(each.wall_seconds)
-            assert each.wall_seconds >= each.native["iteration_time"] - CLOCK_SECONDS
-            assert each.parts["train"] > 0
-            assert 0 < pipeline_seconds(each.parts) < each.wall_seconds
+        for item in iterations:
+            assert sum(item.parts.values()) == pytest.approx(item.wall_seconds)
+            assert item.wall_seconds >= item.native["iteration_time"] - CLOCK_SECONDS
+            assert item.parts["train"] > 0
+            assert 0 < pipeline_seconds(item.parts) < item.wall_seconds
             for part, name in NATIVE.items():  # no part has what UniLab has in another one
-                assert each.parts[part] <= each.native[name] + CLOCK_SECONDS, (rank, part)
+                assert item.parts[part] <= item.native[name] + CLOCK_SECONDS, (rank, part)
     assert {(r.role, r.rank) for r in learned.run.ranks} == {
         (role, rank) for role in ("learner", "collector") for rank in learned.ranks
     }
@@ -113,9 +113,9 @@ def test_a_late_collector_is_collector_wait_alone(dfx_dir, tmp_path):
     check(learned)
     seen, measured = learned.total("0", "collector_wait")
     assert seen >= 0.8 * measured > 0
-    for each in learned.ranks["0"]:  # the batch was there; and one rank meets nobody
-        assert each.parts["replay_batch_wait"] == each.parts["rank_barrier"] == 0
-        assert each.parts["param_sync"] == each.parts["weight_sync"] == each.parts["h2d"] == 0
+    for item in learned.ranks["0"]:  # the batch was there; and one rank meets nobody
+        assert item.parts["replay_batch_wait"] == item.parts["rank_barrier"] == 0
+        assert item.parts["param_sync"] == item.parts["weight_sync"] == item.parts["h2d"] == 0
     (collector,) = (rank for rank in learned.run.ranks if rank.role == "collector")
     parts = collector_seconds(collector.role, collector.totals)
     assert parts is not None
@@ -137,4 +137,4 @@ def test_a_rank_that_waits_for_another_one_is_at_the_barrier_alone(dfx_dir, tmp_
     seen, measured = learned.total("0", "rank_barrier")
     assert seen >= 0.8 * measured > 0
     for iterations in learned.ranks.values():
-        assert all(each.parts["param_sync"] > 0 for each in iterations)
+        assert all(item.parts["param_sync"] > 0 for item in iterations)

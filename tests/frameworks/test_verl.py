@@ -115,8 +115,8 @@ def check(metrics: Metrics) -> None:
         prompt = metrics.value("dfx_rank_tokens_total", kind="prompt", **tokens)
         assert prompt % PROMPT_TOKENS_PER_STEP == 0
         assert metrics.value("dfx_guest_dropped_total", **tokens) == 0
-        crossings = metrics.value("dfx_ledger_crossings_total", boundary="actor_update", **tokens)
-        assert crossings > 0
+        batches = metrics.value("dfx_ledger_crossings_total", boundary="actor_update", **tokens)
+        assert batches > 0
 
 
 @contextmanager

@@ -35,8 +35,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         return
     terminalreporter.section(f"on {device()}", sep="=")
     for path, counts in sorted(files.items()):
-        told = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
-        terminalreporter.write_line(f"{told:<24} {about(path)}")
+        reported = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
+        terminalreporter.write_line(f"{reported:<24} {about(path)}")
         for line in (*sorted(reasons.get(path, ())), *figures.get(path, ())):
             terminalreporter.write_line(f"{'':<24}   {line}")
 

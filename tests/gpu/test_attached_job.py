@@ -35,7 +35,7 @@ def test_two_ranks_on_one_device_are_seen_and_left_as_they_were(
             until(lambda: is_seen(agent), "both ranks show all", _PATIENCE_SECONDS)
             rows = list(agent.ranks().values())
             interrupt(agent)
-            told = agent.process.errors
+            reported = agent.process.errors
         begin, after = job.reports(), job.reports()
     assert len({tuple(row["device_names"]) for row in rows}) == 1, "both are on one device"
     assert [report["changed"] for report in after] == [[], []]
@@ -43,7 +43,7 @@ def test_two_ranks_on_one_device_are_seen_and_left_as_they_were(
     record_property("devices of both", rows[0]["device_names"])
     record_property("allocated by rank", [allocated(row) for row in rows])
     record_property("by the driver", [row["device_bytes"] for row in rows])
-    record_property("attached in", re.findall(r"attached in (\S+ s \([^)]*\))", told))
+    record_property("attached in", re.findall(r"attached in (\S+ s \([^)]*\))", reported))
 
 
 def is_seen(agent) -> bool:

@@ -42,6 +42,6 @@ def test_the_newest_collectives_of_nccl_are_read_by_the_agent(tmp_path):
     assert ran.stdout == "True\n"
     ((key, group),) = flight.read_flight(segment, 0).groups.items()
     assert (key.backend, key.name, group.members) == ("nccl", "0", (0,))
-    newest = group.entries[0]
-    assert (newest.operation, newest.tensors) == ("all_reduce", " [2, 4] float32")
+    last = group.entries[0]
+    assert (last.operation, last.tensors) == ("all_reduce", " [2, 4] float32")
     assert len(group.entries) == 3

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """A function: what the checks of a job say; each job is started once."""
-    of = started_once(tmp_path_factory, DFX_TEST_DEVICE="cuda")
+    entry = started_once(tmp_path_factory, DFX_TEST_DEVICE="cuda")
 
     def of_devices(job: str) -> Results:
         if torch.cuda.device_count() < NUM_RANKS[job]:
             pytest.skip(f"{job} needs {NUM_RANKS[job]} CUDA devices, one for each rank")
-        return of(job)
+        return entry(job)
 
     return of_devices
 

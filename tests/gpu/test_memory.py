@@ -32,13 +32,13 @@ def sampled(sampler: MemorySampler, stage: str) -> dict[str, float]:
 
 def test_allocated_memory_is_what_torch_says_and_its_peak_is_left_alone():
     sampler = MemorySampler()
-    kept = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda:0")
+    stored = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda:0")
     big = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda:0")
     high = sampled(sampler, "backward")
     del big
     peak = torch.cuda.max_memory_allocated(0)
     low = sampled(sampler, "backward")
-    assert low["memory/allocated_bytes@cuda:0"] == torch.cuda.memory_allocated(0) >= kept.nbytes
+    assert low["memory/allocated_bytes@cuda:0"] == torch.cuda.memory_allocated(0) >= stored.nbytes
     assert low["memory/reserved_bytes@cuda:0"] == torch.cuda.memory_reserved(0)
     assert low["memory/limit_bytes@cuda:0"] == torch.cuda.get_device_properties(0).total_memory
     assert low["memory/num_ooms@cuda:0"] == 0
@@ -47,11 +47,11 @@ def test_allocated_memory_is_what_torch_says_and_its_peak_is_left_alone():
 
 
 def test_what_offloading_gives_back_is_what_torch_says():
-    kept = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda:0")
+    stored = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda:0")
     gauges: dict[str, float] = {}
     record_memory(gauges.__setitem__, "end/onload", "offload")
     before = torch.cuda.memory_allocated(0)
-    del kept
+    del stored
     torch.cuda.empty_cache()
     record_memory(gauges.__setitem__, "end/offload", "offload")
     at = "memory/at/{}/{}_bytes/offload@cuda:0"

@@ -62,17 +62,17 @@ def test_what_a_gpu_that_works_says_of_itself(backend, record_property):
     assert row.total_bytes >= torch.cuda.get_device_properties(0).total_memory
     assert row.used_bytes >= torch.cuda.memory_reserved(0) > 0
     assert row.total_bytes >= row.used_bytes + row.available_bytes
-    told = {
+    reported = {
         "utilisation": row.utilization_ratio, "power": row.power_watts,
         "power limit": row.power_limit_watts, "clocks": row.clock_hertz.get("sm"),
         "temperature": row.temperature_celsius.get("gpu"),
     }  # fmt: skip
-    record_property("figures", told)
+    record_property("figures", reported)
     record_property("clocks held down by", row.throttles or "nothing")
     record_property("links", row.link_bytes_total or "none told")
     record_property("memory errors", row.errors_total or "none told")
     record_property("processes", [(one.pid, one.used_bytes) for one in row.processes])
-    missing = [name for name, value in told.items() if value is None]
+    missing = [name for name, value in reported.items() if value is None]
     if missing:
         pytest.skip(f"this driver does not tell {', '.join(missing)}: {row.problems}")
     assert row.utilization_ratio > 0.5

@@ -35,10 +35,10 @@ def rounds(folder: Path, device: str = "cuda", num_rounds: int = NUM_ROUNDS) -> 
 
 
 def test_no_step_waits_for_the_device_and_what_the_guest_costs_is_told(dfx_dir, record_property):
-    told = rounds(dfx_dir)
-    assert told["num_waits"] == 0, "a step under the guest waited for the device"
-    assert told["num_records"] > 0, "the guest recorded nothing: this says nothing"
-    seconds = told["seconds"]
+    reported = rounds(dfx_dir)
+    assert reported["num_waits"] == 0, "a step under the guest waited for the device"
+    assert reported["num_records"] > 0, "the guest recorded nothing: this says nothing"
+    seconds = reported["seconds"]
     on_off = [r["on"] / geometric_mean([r["off"], r["again"]]) for r in seconds]
     same = [r["again"] / r["off"] for r in seconds]
     record_property("step", f"{median([r['off'] for r in seconds]) * 1e3:.3f} ms without the guest")

@@ -100,8 +100,8 @@ def main(device: str, num_rounds: int) -> None:
     guest.switch(is_on=True)
     num_records = len(list(reader.poll()))
     dfx.shutdown()
-    told = {"seconds": seconds[1:], "num_waits": num_waits, "num_records": num_records}
-    print(json.dumps(told))
+    reported = {"seconds": seconds[1:], "num_waits": num_waits, "num_records": num_records}
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

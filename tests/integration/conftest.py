@@ -57,9 +57,9 @@ def open_page(browser) -> Iterator:
 
     def complain(message):
         # a test's server is gone before its page: the last poll or stream may find it so
-        if any(said in message.text for said in _SERVER_GONE):
+        if any(result in message.text for result in _SERVER_GONE):
             return
-        was_killed = any(said in message.text for said in _SERVER_KILLED)
+        was_killed = any(result in message.text for result in _SERVER_KILLED)
         if was_killed and not is_listening(message.location["url"]):
             return
         complaints.append(f"{message.type}: {message.text}")

@@ -40,13 +40,13 @@ DEMO = [
 
 def job_environment(**changes: str) -> dict[str, str]:
     """Ours without PYTHONPATH and DFX_* but DFX_DIR, no budget of the guest, plus ``changes``."""
-    kept = {
+    stored = {
         name: value
         for name, value in os.environ.items()
         if name == "DFX_DIR" or not name.startswith(("DFX_", "PYTHONPATH"))
     }
     # steps of tests are short, and machines of tests busy: the default budget would be spent
-    return {**kept, "OMP_NUM_THREADS": "1", "DFX_MAX_OVERHEAD": "0", **changes}
+    return {**stored, "OMP_NUM_THREADS": "1", "DFX_MAX_OVERHEAD": "0", **changes}
 
 
 def demo_environment(**changes: str) -> dict[str, str]:

@@ -63,8 +63,8 @@ def missing() -> str:
     tried = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--time", "--fork",
              "ip", "link", "add", "name", "lan", "type", "bridge"]  # fmt: skip
     done = subprocess.run(tried, check=False, capture_output=True, text=True, timeout=30)
-    said = " ".join(done.stderr.split())[:200]
-    return f"no right to make namespaces and a bridge: {said}" if done.returncode else ""
+    result = " ".join(done.stderr.split())[:200]
+    return f"no right to make namespaces and a bridge: {result}" if done.returncode else ""
 
 
 needs_hosts = pytest.mark.skipif(bool(missing()), reason=missing() or "-")

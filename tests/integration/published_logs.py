@@ -66,9 +66,9 @@ def _trl_of_two_ranks() -> str:
 def _swift() -> str:
     text = ""
     for i in range(NUM_ROWS):
-        told = _trl(i) | {"global_step/max_steps": f"{i + 1}/{NUM_ROWS}", "percentage": f"{i}%",
+        reported = _trl(i) | {"global_step/max_steps": f"{i + 1}/{NUM_ROWS}", "percentage": f"{i}%",
                           "elapsed_time": "1h 2m"}  # fmt: skip
-        text += f"Train:  {i}%|▏  | {i}/{NUM_ROWS} [1:00<2:00, 40s/it]\r{told}\n"
+        text += f"Train:  {i}%|▏  | {i}/{NUM_ROWS} [1:00<2:00, 40s/it]\r{reported}\n"
     return text
 
 
@@ -103,14 +103,16 @@ def _semicolons() -> str:
 
 
 def _jsonl(keys: dict[str, str], step: str) -> str:
-    rows = ({step: i} | {key: row[of] for key, of in keys.items()} for i, row in enumerate(ROWS))
+    rows = (
+        {step: i} | {key: row[entry] for key, entry in keys.items()} for i, row in enumerate(ROWS)
+    )
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _wandb_history() -> str:
     return "".join(
         json.dumps({"_step": 3 * i, "_runtime": 30.0 * i, "train/global_step": i}
-                   | {key: row[of] for key, of in TRL.items()}) + "\n"
+                   | {key: row[entry] for key, entry in TRL.items()}) + "\n"
         for i, row in enumerate(ROWS)
     )  # fmt: skip
 
@@ -118,9 +120,9 @@ def _wandb_history() -> str:
 def _verl_in_colour() -> str:
     text = ""
     for i, row in enumerate(ROWS):
-        told = " - ".join(f"{key}:np.float64({row[of]})" for key, of in VERL.items())
+        reported = " - ".join(f"{key}:np.float64({row[entry]})" for key, entry in VERL.items())
         text += "\x1b[36m(WorkerDict pid=7)\x1b[0m INFO [pool.py:1] reset prefix cache\n"
-        text += f"\x1b[36m(TaskRunner pid=4)\x1b[0m step:{i} - {told} - timing_s/gen:30.1\n"
+        text += f"\x1b[36m(TaskRunner pid=4)\x1b[0m step:{i} - {reported} - timing_s/gen:30.1\n"
         text += f"\x1b[36m(TaskRunner pid=4)\x1b[0m \rTraining Progress:  {i}%|▏ | {i}/90\n"
     return text
 
@@ -142,35 +144,39 @@ def _roll() -> str:
     text = ""
     for i, row in enumerate(ROWS):
         begin = "[2026-01-01 10:00:00] [rlvr_pipeline.py (722)] [INFO] [DRIVER 0 / 1][PID 99]"
-        told = {"system/step": i, "actor/policykl@mean": row["kl"], "actor/loss": row["loss"],
+        reported = {"system/step": i, "actor/policykl@mean": row["kl"], "actor/loss": row["loss"],
                 "actor_train/grad_norm@mean": row["grad"], "critic/entropy/mean": row["entropy"],
                 "critic/score/mean": row["reward"],
                 "tokens/response_length/mean": row["length"]}  # fmt: skip
-        text += f"{begin} {json.dumps(told)}\n{begin} pipeline step {i} finished\n"
+        text += f"{begin} {json.dumps(reported)}\n{begin} pipeline step {i} finished\n"
     return text
 
 
 def _openrlhf() -> str:
     text = ""
     for i, row in enumerate(ROWS):
-        told = {"policy_loss": row["loss"], "actor_lr": 5e-7, "ppo_kl": row["kl"], "kl": row["kl"],
-                "response_length": row["length"], "total_length": 100 + row["length"],
-                "reward": row["reward"], "return": row["reward"]}  # fmt: skip
-        text += f"\x1b[36m(PPOTrainer pid=7)\x1b[0m 2026-01-01 10:00 | ✨ Global step {i}: {told}\n"
+        reported = {
+            "policy_loss": row["loss"], "actor_lr": 5e-7, "ppo_kl": row["kl"], "kl": row["kl"],
+            "response_length": row["length"], "total_length": 100 + row["length"],
+            "reward": row["reward"], "return": row["reward"],
+        }  # fmt: skip
+        text += (
+            f"\x1b[36m(PPOTrainer pid=7)\x1b[0m 2026-01-01 10:00 | ✨ Global step {i}: {reported}\n"
+        )
     return text
 
 
 def _swanlab() -> str:
     """The data frame of its API: a column of timestamps beside each key."""
     head = ["step", *(name for key in TRL for name in (key, f"{key}_timestamp"))]
-    lines = [[i, *(cell for of in TRL.values() for cell in (row[of], 17000 + i))]
+    lines = [[i, *(cell for entry in TRL.values() for cell in (row[entry], 17000 + i))]
              for i, row in enumerate(ROWS)]  # fmt: skip
     return "".join(",".join(map(str, line)) + "\n" for line in [head, *lines])
 
 
 def _mlflow() -> str:
-    lines = (f"a1,{key},{row[of]},{i},17000\n"
-             for i, row in enumerate(ROWS) for key, of in VERL.items())  # fmt: skip
+    lines = (f"a1,{key},{row[entry]},{i},17000\n"
+             for i, row in enumerate(ROWS) for key, entry in VERL.items())  # fmt: skip
     return "run_id,key,value,step,timestamp\n" + "".join(lines)
 
 

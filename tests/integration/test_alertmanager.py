@@ -209,14 +209,14 @@ def test_exactly_one_page_arrives_and_it_can_be_acted_on(live):
 
 def test_the_page_says_since_which_step_every_symptom(live):
     ((_, _, annotations),) = told(live.hooks["pager"])
-    said = re.findall(r"(\w+) (up|down) since step (\d+)", annotations["description"])
-    assert len({symptom for symptom, _, _ in said}) >= 2
-    for symptom, direction, step in said:
+    result = re.findall(r"(\w+) (up|down) since step (\d+)", annotations["description"])
+    assert len({symptom for symptom, _, _ in result}) >= 2
+    for symptom, direction, step in result:
         where = f'run="diverging",symptom="{symptom}",direction="{direction}"'
         ((_, values),) = asked(live.port, f"dfx_symptom_onset_step{{{where}}}[10m]")
         assert step in {value for _, value in values}
     # a slow change before the fault may be among them; what made it a page came after
-    steps = [int(step) for _, _, step in said]
+    steps = [int(step) for _, _, step in result]
     assert ONSET <= max(steps) <= STEPS
 
 
@@ -243,7 +243,7 @@ def test_of_the_sound_run_over_the_same_steps_nothing_arrives(live):
     assert min(reached["sound"], reached["diverging"]) >= STEPS - 5
 
 
-def test_the_watchdog_keeps_coming(live):
+def test_the_watchdog_repeats(live):
     def names():
         return {(status, labels["alertname"]) for status, labels, _ in told(live.hooks["deadman"])}
 

@@ -134,9 +134,9 @@ def test_a_trainer_that_was_started_with_us(url, alone, dfx_dir, tmp_path):
     with following(dfx_dir) as agent, trainer(url, tmp_path / "job", **armed) as job:
         job.run_until(ENOUGH_STEPS)
         seen = until(lambda: enough(agent), "steps are seen", 60)
-        said = job.end()
-    assert same(said["losses"], alone)
-    check_times(seen, said["seconds"])
+        result = job.end()
+    assert same(result["losses"], alone)
+    check_times(seen, result["seconds"])
 
 
 def test_a_trainer_that_we_came_to_and_left(url, alone, dfx_dir, tmp_path):
@@ -146,10 +146,10 @@ def test_a_trainer_that_we_came_to_and_left(url, alone, dfx_dir, tmp_path):
         seen = until(lambda: enough(agent), "steps are seen", 60)
         verb(job, "detach")
         job.run_until(max(ENOUGH_STEPS, job.num_steps + 2))
-        said = job.end()
-    assert said["is_as_it_was"]
-    assert same(said["losses"], alone)
-    check_times(seen[1:], said["seconds"])  # in the first one we came
+        result = job.end()
+    assert result["is_as_it_was"]
+    assert same(result["losses"], alone)
+    check_times(seen[1:], result["seconds"])  # in the first one we came
 
 
 def verb(job: Job, name: str, *options: str) -> None:

@@ -204,14 +204,14 @@ def test_a_plain_job_is_seen_within_seconds_and_left_as_it_was(job, dfx_dir, tmp
     after = job.reports()
     assert [report["changed"] for report in after] == [[], []]
     assert all(b["step"] < a["step"] for b, a in zip(begin, after, strict=True))
-    kept = {
+    stored = {
         "agent.lock",
         "incidents.json",
         "signals",
         "token",
         "totals.json",
     }  # by the agent, for the next one
-    assert {path.name for path in dfx_dir.iterdir()} <= kept
+    assert {path.name for path in dfx_dir.iterdir()} <= stored
 
 
 def test_the_page_names_the_job_by_its_script_and_rendezvous(job, dfx_dir, tmp_path) -> None:
@@ -234,12 +234,12 @@ def test_only_this(job, dfx_dir, tmp_path) -> None:
     assert job.changed() == [[], []]
 
 
-def test_a_second_agent_is_told_who_is_attached(job, dfx_dir, tmp_path) -> None:
+def test_a_second_agent_learns_who_is_attached(job, dfx_dir, tmp_path) -> None:
     with attached(job.launcher.pid, tmp_path) as agent:
         second = run_attach(job.pids[0], "--listen", f"127.0.0.1:{unused_port()}")
         assert second.returncode == 2
-        said = rf"dfx-agent pid {agent.process.pid} is attached to pid \d+ since \d{{4}}-"
-        assert re.search(said, second.stderr)
+        result = rf"dfx-agent pid {agent.process.pid} is attached to pid \d+ since \d{{4}}-"
+        assert re.search(result, second.stderr)
         assert sorted(agent.ranks()) == ["0", "1"]
         interrupt(agent)
     assert job.changed() == [[], []]
@@ -359,7 +359,7 @@ def test_many_times_in_and_out_leave_nothing(job, dfx_dir) -> None:
     assert job.changed() == [[], []]
 
 
-def test_ranks_that_are_started_anew_are_attached_too(dfx_dir, tmp_path) -> None:
+def test_restarted_ranks_are_attached_too(dfx_dir, tmp_path) -> None:
     """As torchrun does it, but torchrun's own restart with gloo fails here now and then."""
     launcher = tmp_path / "torchrun"
     launcher.write_text(RESTARTING)
@@ -439,7 +439,7 @@ def test_wrong_use_is_one_line(options: list[str], says: str, dfx_dir) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_job_under_run_keeps_its_guest(dfx_dir, tmp_path) -> None:
+def test_a_job_under_run_has_one_guest(dfx_dir, tmp_path) -> None:
     rank_loop = str(HERE / "rank_loop.py")
     serving = ["run", "--listen", f"127.0.0.1:{unused_port()}", "--run", "own", "--"]
     with started([*DFX_AGENT, *serving, sys.executable, rank_loop], tmp_path) as process:

@@ -86,9 +86,9 @@ def test_a_job_that_takes_nothing_is_watched_and_left_untouched(dfx_dir, tmp_pat
         with stopped(job):
             before = state_of(job.pid)
             with attached(job.pid, tmp_path) as agent:
-                said = agent.process.errors
-                assert f"pid {job.pid} is stopped (state T); `kill -CONT {job.pid}` first" in said
-                assert REFUSED in said
+                result = agent.process.errors
+                assert f"pid {job.pid} is stopped (state T); `kill -CONT {job.pid}` first" in result
+                assert REFUSED in result
                 until(lambda: series(agent, "dfx_actor_grad_norm"), "the log")
                 until(lambda: series(agent, "dfx_passive_threads"), "the process")
                 threads = {labels["state"]: n for labels, n in series(agent, "dfx_passive_threads")}
@@ -154,10 +154,10 @@ def test_what_may_not_be_read_is_said_and_what_may_is_used(dfx_dir, tmp_path) ->
         training(tmp_path, "--hidden") as job,
         attached(job.pid, tmp_path, prefix=prefix) as agent,
     ):
-        said = agent.process.errors
+        result = agent.process.errors
         # CAP_PERFMON opens the environment on newer kernels
-        assert re.search(r"may not be read: open files(, environment)?, working folder; \w", said)
-        assert REFUSED in said
+        assert re.search(r"may not be read: open files(, environment)?, working folder; \w", result)
+        assert REFUSED in result
         until(lambda: series(agent, "dfx_actor_grad_norm"), "the log that its command line names")
         until(lambda: series(agent, "dfx_passive_cpu_seconds_total"), "the process")
         interrupt(agent)

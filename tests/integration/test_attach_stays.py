@@ -67,11 +67,11 @@ def test_attach_ends_when_another_command_detaches_the_job(target, dfx_dir, tmp_
     assert "lost" not in process.errors
     assert "detached in" not in process.errors
     diagnose = [*DFX_AGENT, "diagnose", "--watch", "0"]
-    said = subprocess.run(
+    result = subprocess.run(
         diagnose, env=job_environment(), capture_output=True, text=True, check=False
     )
-    assert "The job was detached at " in said.stdout, said.stdout
-    assert "shutting down" not in said.stdout
+    assert "The job was detached at " in result.stdout, result.stdout
+    assert "shutting down" not in result.stdout
 
 
 def test_a_target_that_was_killed_is_lost(target, dfx_dir, tmp_path) -> None:

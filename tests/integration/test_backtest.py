@@ -144,8 +144,8 @@ def test_thresholds_of_the_settings_are_those_of_the_agent(run_cli, tmp_path: Pa
     assert "critical" not in severities
     assert "warning" in severities
     assert result["summary"]["thresholds"] == CALM
-    told = run_cli("backtest", "--config", str(file), str(bad)).stdout
-    assert told.splitlines()[-1].endswith("; 3 thresholds of yours")
+    reported = run_cli("backtest", "--config", str(file), str(bad)).stdout
+    assert reported.splitlines()[-1].endswith("; 3 thresholds of yours")
 
 
 def test_the_environment_and_the_file_of_this_folder_count_as_well(run_cli, tmp_path: Path, bad):
@@ -262,7 +262,7 @@ def test_signals_that_never_change_are_not_judged(run_cli, tmp_path: Path):
     assert ": no page" not in done.stdout
 
 
-def test_a_step_counter_that_begins_again_is_told(run_cli, tmp_path: Path):
+def test_a_step_counter_that_restarts_is_reported(run_cli, tmp_path: Path):
     file = as_csv(tmp_path / "two.csv.gz", [*steps(collapse=False), *steps(collapse=False)])
     done = run_cli("backtest", str(file))
     assert done.returncode == 0
@@ -347,7 +347,7 @@ def test_a_folder_of_mixed_logs_is_read_with_nothing_passed_over_silently(run_cl
     assert "broken.parquet" in done.stderr
 
 
-def test_a_log_of_which_only_a_part_could_be_judged_is_no_clean_one(run_cli, tmp_path: Path):
+def test_a_partly_judged_log_is_not_clean(run_cli, tmp_path: Path):
     as_csv(tmp_path / "whole.csv.gz", steps(collapse=False))
     cut = tmp_path / "cut.csv.gz"
     cut.write_bytes((tmp_path / "whole.csv.gz").read_bytes()[:-500])

@@ -44,9 +44,9 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_read(runs: Path):
     assert (done.returncode, done.stderr) == (0, "")
     read = {str(Path(run["file"]).relative_to(runs)) for run in result["runs"]}
     assert read == {"open/m.jsonl", "open/deeper/m.csv.gz"}
-    told = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
+    reported = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
     named = ("shut", "unentered", "link.csv")
-    assert told == dict.fromkeys((str(runs / name) for name in named), DENIED)
+    assert reported == dict.fromkeys((str(runs / name) for name in named), DENIED)
     text = backtest(runs).stdout
     assert all(f"passed over: {runs / name}: {DENIED}" in text for name in named)
 
@@ -103,14 +103,14 @@ def test_a_wandb_folder_is_judged_from_its_output_alone(tmp_path: Path):
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert [run["file"] for run in result["runs"]] == [str(files / "output.log")]
-    told = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
-    assert told.keys() == {str(summary), str(binary)}
-    assert "last values of a W&B run" in told[str(summary)]
-    assert "binary form, which is not read: export" in told[str(binary)]
+    reported = {entry["file"]: entry["reason"] for entry in result["summary"]["passed_over"]}
+    assert reported.keys() == {str(summary), str(binary)}
+    assert "last values of a W&B run" in reported[str(summary)]
+    assert "binary form, which is not read: export" in reported[str(binary)]
     for path in (summary, binary):
         named = backtest(path)
         assert named.returncode == 1
-        assert named.stderr == f"dfx-agent: {path} {told[str(path)]}\n"
+        assert named.stderr == f"dfx-agent: {path} {reported[str(path)]}\n"
 
 
 def test_each_file_of_a_folder_that_holds_no_report_is_named_with_what_is_so(tmp_path: Path):

@@ -17,8 +17,8 @@ PAGE = "DfxTrainingDivergence"
 
 def incident(agent):
     assert agent.process.popen.poll() is None, agent.process.errors
-    found = [each for run in agent.snapshot()["runs"] for each in run["incidents"]]
-    return next((each for each in found if each["kind"] == "divergence"), None)
+    found = [item for run in agent.snapshot()["runs"] for item in run["incidents"]]
+    return next((item for item in found if item["kind"] == "divergence"), None)
 
 
 @pytest.mark.parametrize("marks", [[], ["marked"]], ids=["plain", "marked"])
@@ -30,15 +30,17 @@ def test_it_is_found_by_its_size_and_paged_although_its_steps_are_short(tmp_path
         found = until(lambda: incident(agent), "the blow-up is found", 90)
         assert found["state"] == "found"
         assert BLOW_UP_STEP <= found["step"] <= BLOW_UP_STEP + 5
-        told = (
+        reported = (
             r"Training (has been|was) diverging since step \d+: .*loss (is|was) far .* its baseline"
         )
-        assert re.match(told, found["summary"]), "it may be over when it is read"
+        assert re.match(reported, found["summary"]), "it may be over when it is read"
         assert found["cause"].startswith("loss first: it blew up")
 
         def paged():
-            told = agent.json("/api/v1/alerts")["alerts"]
-            return [row for row in told if (row["alert"], row["severity"]) == (PAGE, "critical")]
+            reported = agent.json("/api/v1/alerts")["alerts"]
+            return [
+                row for row in reported if (row["alert"], row["severity"]) == (PAGE, "critical")
+            ]
 
         (page,) = until(paged, "it is paged", 30)
         until(lambda: paged()[0]["sentence"] == incident(agent)["sentence"], "one sentence", 30)
@@ -48,5 +50,5 @@ def test_it_is_found_by_its_size_and_paged_although_its_steps_are_short(tmp_path
             check=False, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (1, "")
-        said = re.search(r"found: Training (has been|was) diverging since step", done.stdout)
-        assert said, done.stdout
+        result = re.search(r"found: Training (has been|was) diverging since step", done.stdout)
+        assert result, done.stdout

@@ -195,7 +195,7 @@ def test_the_first_row_names_the_straggler(prometheus, board):
     assert (labels["rank"], seconds) == (str(STRAGGLER), pytest.approx(0.155, rel=0.2))
 
 
-def test_the_busiest_rank_is_told_from_the_one_with_more_tokens(prometheus):
+def test_the_busiest_rank_differs_from_the_one_with_more_tokens(prometheus):
     """On a loaded machine a scrape comes late, and one rank has a step more in the window."""
 
     def tiles():

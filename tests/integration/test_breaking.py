@@ -21,7 +21,7 @@ def snapshot(port):
 
 
 def test_a_loss_that_is_nan_is_found_and_diagnose_ends_with_1(tmp_path):
-    port, said = unused_port(), "The loss has been NaN since step"
+    port, result = unused_port(), "The loss has been NaN since step"
     environment = job_environment(DFX_DIR=str(tmp_path / "segments"))
     with running(tmp_path, port, [sys.executable, JOB], environment) as agent:
 
@@ -33,11 +33,11 @@ def test_a_loss_that_is_nan_is_found_and_diagnose_ends_with_1(tmp_path):
             )
 
         verdict = until(found, "the verdict", 120)
-        assert said in verdict["summary"]
+        assert result in verdict["summary"]
         assert 58 <= verdict["step"] <= 62
         url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "dfx_agent", "diagnose", "--url", url]
         done = subprocess.run(
             command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
-        assert (done.returncode, said in " ".join(done.stdout.split())) == (1, True)
+        assert (done.returncode, result in " ".join(done.stdout.split())) == (1, True)

@@ -168,7 +168,7 @@ def test_taken_port_that_was_asked_for_is_one_line(listener, verb):
 
 
 @pytest.mark.parametrize("is_flag", [True, False])
-def test_taken_port_is_told_and_the_job_is_observed_on_another(listener, is_flag):
+def test_taken_port_is_reported_and_another_is_used(listener, is_flag):
     address = f"127.0.0.1:{listener}"
     flags = ["--listen", address] if is_flag else []
     ended = cli("run", *flags, "--", *OK, env=job_environment(DFX_LISTEN=address))
@@ -375,7 +375,7 @@ def test_ps_shows_names_as_they_are(dfx_dir):
     assert "[/x] [red]nightly  trainer" in ended.stdout
 
 
-def test_ps_beside_an_agent(tmp_path, free_port):
+def test_ps_next_to_an_agent(tmp_path, free_port):
     with serving(tmp_path, free_port()) as agent, rank_loop(tmp_path, 0):
         until(agent.ranks, "the agent shows the rank")
         assert list(json.loads(cli("ps", "--json").stdout)["runs"][0]["ranks"][0]["rank"]) == ["0"]

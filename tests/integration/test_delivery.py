@@ -138,7 +138,7 @@ def test_nothing_is_lost_or_doubled_when_alertmanager_restarts(
         assert delivery.num_dropped == 0
 
 
-def test_a_cluster_is_told_member_by_member(delivering):
+def test_a_cluster_is_listed_member_by_member(delivering):
     with hooked() as first, hooked() as second:
         first.answers = [503] * 3
         runs, alerts = delivering(*alertmanagers([Endpoint(first.url), Endpoint(second.url)]))
@@ -167,7 +167,7 @@ def test_a_webhook_is_called_once_each_until_it_answers(delivering):
         assert "secret" not in delivery().target
 
 
-def test_what_a_webhook_will_never_take_is_dropped_counted_and_the_next_goes_on(delivering):
+def test_an_event_that_a_webhook_refuses_is_dropped_and_counted(delivering):
     with hooked() as hook:
         hook.answers = [400]
         runs, alerts = delivering(*webhooks([Endpoint(hook.url)]))

@@ -119,7 +119,7 @@ def without_agent(folder: Path) -> Path:
     return beside
 
 
-def test_a_long_checkpoint_is_no_hang_and_a_stopped_rank_is_one_until_it_goes_on(dfx_dir, tmp_path):
+def test_a_long_checkpoint_is_no_hang_but_a_stopped_rank_is(dfx_dir, tmp_path):
     with job(dfx_dir, tmp_path, "checkpoint", "30", "17") as scene:
         scene.wait_for_step(29)
         begin = time.monotonic()
@@ -190,8 +190,8 @@ def test_a_rank_that_sleeps_in_forward_is_found_with_its_stack_and_the_job_is_ki
 
     page = tmp_path / "report.html"
     (file,) = (dfx_dir / "evidence").glob("*.json")
-    said = scene.cli("report", str(page), "--evidence", str(file))
-    assert said.returncode == 0, said.stderr
+    result = scene.cli("report", str(page), "--evidence", str(file))
+    assert result.returncode == 0, result.stderr
     html = page.read_text()
     assert "hang of trainer" in html
     assert "forward (faulty_ddp.py" in html
@@ -208,8 +208,8 @@ def test_ranks_that_wait_for_each_other_through_a_receive_are_named(dfx_dir, tmp
         assert "rank 1 waits in recv from rank 0" in verdict["summary"]
         before = scene.agent.snapshot()["agent"]["num_polls"]
         until(lambda: scene.agent.snapshot()["agent"]["num_polls"] > before, "another reading")
-        said = scene.cli("diagnose", "--url", scene.agent.url)
-        assert (said.returncode, "recv from rank 0" in said.stdout) == (1, True), said
+        result = scene.cli("diagnose", "--url", scene.agent.url)
+        assert (result.returncode, "recv from rank 0" in result.stdout) == (1, True), result
 
 
 def test_a_killed_rank_is_a_crash(dfx_dir, tmp_path):
@@ -236,11 +236,11 @@ def test_collectives_that_do_not_match_are_named(dfx_dir, tmp_path):
 
 
 def test_without_a_process_there_is_nothing_to_find(dfx_dir, run_cli):
-    said = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0")
-    assert said.returncode == 2
-    assert "no observed process" in said.stdout
-    said = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0", "--json")
-    assert json.loads(said.stdout) == {
+    result = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0")
+    assert result.returncode == 2
+    assert "no observed process" in result.stdout
+    result = run_cli("diagnose", "--dir", str(dfx_dir), "--watch", "0", "--json")
+    assert json.loads(result.stdout) == {
         "source": "segments",
         "blind": None,
         "runs": [],

@@ -82,8 +82,8 @@ def test_they_are_targets_for_prometheus(agent):
 
 
 def test_diagnose_says_who_stands_out(agent, environment, run_cli):
-    told = run_cli("diagnose", env=environment).stdout
-    assert "engine: replica 1 has 40 requests waiting, the median of the others 0" in told
+    reported = run_cli("diagnose", env=environment).stdout
+    assert "engine: replica 1 has 40 requests waiting, the median of the others 0" in reported
 
 
 def test_the_page_has_a_table_of_them(agent, chromium_binary):
@@ -114,5 +114,5 @@ def test_one_that_dies_is_gone_and_the_other_is_not(agent, environment, run_cli)
     first, second = engines(agent)
     assert (first["state"], second["gauges"]["waiting_requests"]) == ("up", 40.0)
     assert re.search(r'^dfx_engine_up{.*replica="1".*} 0.0$', agent.get("/metrics"), re.MULTILINE)
-    told = run_cli("diagnose", env=environment).stdout
-    assert f"engine: replica 1 (http://127.0.0.1:{agent.ports[1]}/metrics) is gone" in told
+    reported = run_cli("diagnose", env=environment).stdout
+    assert f"engine: replica 1 (http://127.0.0.1:{agent.ports[1]}/metrics) is gone" in reported

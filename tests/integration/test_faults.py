@@ -93,7 +93,7 @@ def test_rank_killed_in_mid_stage_is_shown_where_it_died(dfx_dir, tmp_path, free
         until(lambda: agent.snapshot()["agent"]["num_polls"] > before + 3, "agent goes on")
 
 
-def test_hanging_rank_is_told_from_those_who_wait_for_it(dfx_dir, tmp_path, free_port):
+def test_the_hanging_rank_differs_from_those_that_wait(dfx_dir, tmp_path, free_port):
     command = demo(2, "--fault", "hang:1:rollout:2")
     with running(tmp_path, free_port(), command, demo_environment()) as agent:
 
@@ -171,7 +171,7 @@ def test_rank_that_becomes_another_program_is_one_rank(dfx_dir, tmp_path, free_p
 # agents
 
 
-def test_agent_killed_and_started_again_goes_on(dfx_dir, tmp_path, free_port):
+def test_a_killed_agent_continues_after_its_restart(dfx_dir, tmp_path, free_port):
     with two_ranks(tmp_path) as (zero, one):
         with serving(tmp_path, free_port()) as agent:
             until(lambda: min(steps(agent).values(), default=0) >= 2, "first steps")
@@ -179,15 +179,15 @@ def test_agent_killed_and_started_again_goes_on(dfx_dir, tmp_path, free_port):
         assert (zero.popen.poll(), one.popen.poll()) == (None, None)
         with serving(tmp_path, free_port()) as agent:
             until(lambda: set(states(agent)) == {"0", "1"}, "both ranks")
-            newest = int(zero.output.split()[-1])
-            until(lambda: min(steps(agent).values()) > newest, "newer steps than before")
+            last = int(zero.output.split()[-1])
+            until(lambda: min(steps(agent).values()) > last, "newer steps than before")
             ranks = agent.ranks()
             assert {r["pid"] for r in ranks.values()} == {zero.pid, one.pid}
             assert all(r["num_lost_records"] == 0 for r in ranks.values())
             # the ring still held the beginning
-            assert all(r["tokens_total"]["response"] >= 100 * newest for r in ranks.values())
+            assert all(r["tokens_total"]["response"] >= 100 * last for r in ranks.values())
             history = agent.json("/api/v1/runs/it/scalars?key=critic/rewards/mean")
-            assert history[0]["steps"][: newest - 1] == list(range(1, newest))
+            assert history[0]["steps"][: last - 1] == list(range(1, last))
             zero.send(signal.SIGTERM)
             assert zero.wait() == 0
 
@@ -308,7 +308,7 @@ def without_root_rights():
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 
-def test_segments_nobody_can_read_are_told_beside_the_real_ones(dfx_dir, tmp_path, free_port):
+def test_unreadable_segments_are_reported_next_to_the_readable_ones(dfx_dir, tmp_path, free_port):
     kinds = ("corrupted", "permission", "truncated", "version")
     with two_ranks(tmp_path):
         until(lambda: len(segments(dfx_dir)) == 2, "two real segments")

@@ -37,9 +37,9 @@ def diagnose(*options: str, **environment: str) -> tuple[str, str]:
         check=False, capture_output=True, text=True, timeout=60,
         env=job_environment(**environment),
     )  # fmt: skip
-    said = json.loads(done.stdout)
-    assert done.returncode == (0 if said["runs"] else 2), done.stderr
-    return said["source"], done.stderr
+    result = json.loads(done.stdout)
+    assert done.returncode == (0 if result["runs"] else 2), done.stderr
+    return result["source"], done.stderr
 
 
 @contextmanager
@@ -81,12 +81,12 @@ def test_an_agent_on_another_port_is_asked(dfx_dir, tmp_path) -> None:
             check=False, capture_output=True, text=True, timeout=60, env=job_environment(),
         )  # fmt: skip
         assert f"no observed process in {dfx_dir}" in done.stderr
-        told = subprocess.run(
+        reported = subprocess.run(
             [*DFX_AGENT, "diagnose", "--watch", "0"],
             check=False, capture_output=True, text=True, timeout=60, env=job_environment(),
         )  # fmt: skip
-        assert f"the agent at {served.url} is there" in told.stdout
-        assert "start one" not in told.stdout
+        assert f"the agent at {served.url} is there" in reported.stdout
+        assert "start one" not in reported.stdout
     assert diagnose() == ("segments", "")
 
 
@@ -98,9 +98,9 @@ def test_with_its_token_and_by_loopback_wherever_it_listens(dfx_dir, tmp_path) -
         url = f"http://127.0.0.1:{port}"
         assert diagnose("--token-file", str(token)) == (url, "")
         assert diagnose(DFX_TOKEN_FILE=str(token)) == (url, "")
-        source, said = diagnose()
+        source, result = diagnose()
         assert source == "segments"
-        assert said == (
+        assert result == (
             f"dfx-agent: {url} wants its token: give --token-file FILE; the segments are read\n"
         )
 
@@ -124,11 +124,11 @@ def test_https_shows_the_certificate_that_the_agent_was_started_with(dfx_dir, tm
         assert diagnose() == (f"https://127.0.0.1:{port}", "")
         Path(cert).unlink()
         make_certificate(tmp_path)
-        source, said = diagnose()
+        source, result = diagnose()
         assert source == "segments"
-        assert said.startswith(f"dfx-agent: https://127.0.0.1:{port} does not answer (")
-        assert "CERTIFICATE_VERIFY_FAILED" in said
-        assert said.count("\n") == 1
+        assert result.startswith(f"dfx-agent: https://127.0.0.1:{port} does not answer (")
+        assert "CERTIFICATE_VERIFY_FAILED" in result
+        assert result.count("\n") == 1
 
 
 def test_what_a_dead_agent_has_left_is_not_believed(dfx_dir, tmp_path) -> None:

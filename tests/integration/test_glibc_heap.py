@@ -28,7 +28,7 @@ def told(agent: Agent):
     return rows[0].host_memory.heap if rows and rows[0].host_memory else None
 
 
-def test_what_is_told_is_what_malloc_trim_gives_back(tmp_path, monkeypatch):
+def test_trimmable_heap_is_what_malloc_trim_returns(tmp_path, monkeypatch):
     monkeypatch.setattr(process_memory, "_LOOK_EVERY_NS", 0)
     folder, go = tmp_path / "dfx", tmp_path / "go"
     folder.mkdir(mode=0o700)
@@ -42,10 +42,10 @@ def test_what_is_told_is_what_malloc_trim_gives_back(tmp_path, monkeypatch):
             now = told(agent)
             return now if now and (now.trimmable_bytes or 0) >= freed / 2 else None
 
-        kept = until(keeps_much, "glibc keeps them", 60)
-        assert freed <= kept.retained_bytes <= memory.process_bytes(job.pid).anonymous
+        stored = until(keeps_much, "glibc keeps them", 60)
+        assert freed <= stored.retained_bytes <= memory.process_bytes(job.pid).anonymous
         go.touch()
         until(lambda: job.output.count("\n") == 2, f"it has trimmed: {job.errors}", 60)
         given_back = int(job.output.split()[1])
-        assert kept.trimmable_bytes == pytest.approx(given_back, rel=0.1)
+        assert stored.trimmable_bytes == pytest.approx(given_back, rel=0.1)
         until(lambda: told(agent).retained_bytes < 32 * MIB, "nothing is kept any more", 60)

@@ -51,7 +51,7 @@ def said(process, text):
     return process.errors.count(text)
 
 
-def test_a_node_tells_its_hub_what_it_sees(tmp_path):
+def test_a_node_sends_its_hub_what_it_sees(tmp_path):
     port = unused_port()
     with ExitStack() as stack:
         the_hub = stack.enter_context(hub(tmp_path, port))
@@ -90,7 +90,7 @@ def test_a_hub_shows_of_a_rank_what_its_node_shows(tmp_path):
             assert total > 0
 
 
-def test_a_hub_that_begins_anew_is_told_everything(tmp_path):
+def test_a_restarted_hub_receives_everything(tmp_path):
     port = unused_port()
     with ExitStack() as stack:
         agent = stack.enter_context(joined(tmp_path, tmp_path / "a", port))

@@ -106,8 +106,8 @@ def test_a_node_says_that_it_sees_a_part(job):
     (run,) = agents[1].snapshot()["runs"]
     assert run["part"] == "Of this node only: 1 of 2 ranks are observed."
     assert the_hub.snapshot()["runs"][0]["part"] == ""
-    said = says("diagnose", "--url", agents[1].url)
-    assert f"The hub {the_hub.url} judges the whole job." in said
+    result = says("diagnose", "--url", agents[1].url)
+    assert f"The hub {the_hub.url} judges the whole job." in result
     assert "node-1" in says("ps", "--url", the_hub.url)
 
 

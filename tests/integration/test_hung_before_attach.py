@@ -111,9 +111,9 @@ def test_page_and_diagnose_say_the_same(dfx_dir, tmp_path, open_page, run_cli):
         page.wait_for_selector("#verdict-list > li")
         diagnosed = headline_of(run_cli("diagnose", "--url", agent.url).stdout)
         shown = headline_of(page.inner_text("#verdict-list"))
-    said = re.search(
+    result = re.search(
         r"insufficient evidence: Waiting for .*?\. (Rank 0 .*? after … s\.)", diagnosed
     )
-    assert said is not None, diagnosed
-    assert "which has been at main (stuck_ranks.py:24) for … s" in said[1]
-    assert said[1] in shown
+    assert result is not None, diagnosed
+    assert "which has been at main (stuck_ranks.py:24) for … s" in result[1]
+    assert result[1] in shown

@@ -60,14 +60,14 @@ def settled(look, wanted, seconds: float = 10.0):
 def test_text_runs_in_every_program_and_its_results_stay_exact(version, program, record_property):
     with running_target(FOUND[version], program) as target:
         done = [inject(target.pid, target.payload, budget_seconds=20) for _ in range(3)]
-        assert [(each.ran, each.message) for each in done] == [(True, "")] * 3
+        assert [(item.ran, item.message) for item in done] == [(True, "")] * 3
         target.wait_for(3)
         target.goes_on()
         assert settled(lambda: blocked_signals(target.pid), NONE_BLOCKED) == NONE_BLOCKED
-    longest = max(each.stop_seconds for each in done) * 1e3
-    slowest = max(each.ran_seconds for each in done) * 1e3
+    longest = max(item.stop_seconds for item in done) * 1e3
+    slowest = max(item.ran_seconds for item in done) * 1e3
     record_property("longest_stop_ms", longest)
-    methods = sorted({each.method for each in done})
+    methods = sorted({item.method for item in done})
     print(f"{version} {program} {methods}: stop {longest:.2f} ms, run {slowest:.0f} ms")
 
 
@@ -101,18 +101,18 @@ def test_no_error_of_the_text_reaches_the_target(version, method, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_the_target_keeps_no_name_thread_or_memory_of_it(tmp_path):
-    told = tmp_path / "told"
-    tell = f"import __main__; open({str(told)!r}, 'w').write(repr(sorted(vars(__main__))))"
+def test_no_name_thread_or_memory_remains_in_the_target(tmp_path):
+    reported = tmp_path / "told"
+    report = f"import __main__; open({str(reported)!r}, 'w').write(repr(sorted(vars(__main__))))"
     with running_target(HERE, PARKED) as target:
-        inject(target.pid, tell, method="thread", budget_seconds=20)
-        settled(told.exists, wanted=True)
+        inject(target.pid, report, method="thread", budget_seconds=20)
+        settled(reported.exists, wanted=True)
         assert settled(lambda: len(procfs.thread_ids(target.pid)), 2) == 2
-        names, memory = told.read_text(), executable_anonymous_memory(target.pid)
+        names, memory = reported.read_text(), executable_anonymous_memory(target.pid)
         for method in ("thread", "pending"):
-            assert inject(target.pid, tell, method=method, budget_seconds=20).ran
+            assert inject(target.pid, report, method=method, budget_seconds=20).ran
         assert settled(lambda: len(procfs.thread_ids(target.pid)), 2) == 2
-        assert told.read_text() == names
+        assert reported.read_text() == names
         assert settled(lambda: executable_anonymous_memory(target.pid), memory) == memory
 
 
@@ -121,12 +121,12 @@ def executable_anonymous_memory(pid: int) -> list[str]:
 
 
 def test_the_text_runs_on_all_processors_and_its_thread_leaves_signals_to_others(tmp_path):
-    told = tmp_path / "told"
-    tell = (
+    reported = tmp_path / "told"
+    report = (
         "import json, os, signal\n"
         "state = [sorted(os.sched_getaffinity(0)), len(signal.pthread_sigmask(0, [])), __name__]\n"
         f"open({str(tmp_path / 'part')!r}, 'w').write(json.dumps(state))\n"
-        f"os.rename({str(tmp_path / 'part')!r}, {str(told)!r})"
+        f"os.rename({str(tmp_path / 'part')!r}, {str(reported)!r})"
     )
     pinned = (
         f"import os, threading; everywhere = {sorted(os.sched_getaffinity(0))}\n"
@@ -137,9 +137,9 @@ def test_the_text_runs_on_all_processors_and_its_thread_leaves_signals_to_others
         "while True: count(compute() == expected)\n"
     )
     with running_target(HERE, pinned) as target:
-        assert inject(target.pid, tell, method="thread", budget_seconds=20).ran
-        assert settled(told.exists, wanted=True)
-    processors, num_blocked, name = json.loads(told.read_text())
+        assert inject(target.pid, report, method="thread", budget_seconds=20).ran
+        assert settled(reported.exists, wanted=True)
+    processors, num_blocked, name = json.loads(reported.read_text())
     assert processors == sorted(os.sched_getaffinity(0))
     assert num_blocked > 50
     assert name == "<dfx-agent>"
@@ -190,7 +190,7 @@ while True:
         target.goes_on()
 
 
-def test_a_thread_that_cannot_be_stopped_is_given_up_and_goes_on(tmp_path):
+def test_a_thread_that_cannot_be_stopped_is_released(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     # posix_spawn waits, unstoppable, until its child has opened the file.
@@ -237,13 +237,13 @@ while True:
 @pytest.mark.parametrize("method", ["thread", "pending"])
 def test_a_text_that_waits_too_long_is_cancelled_and_never_runs(method):
     with running_target(HERE, HELD_FOR_LONG) as target:
-        told = []
+        reported = []
         done = inject(
             target.pid,
             target.payload,
             method=method,
             budget_seconds=3,
-            on_waiting=told.append,
+            on_waiting=reported.append,
         )
         if done.ran:
             pytest.skip("the C call was over before the text was cancelled")
@@ -252,7 +252,7 @@ def test_a_text_that_waits_too_long_is_cancelled_and_never_runs(method):
             r"the target did not return to Python for 3\.\d s; the attempt was cancelled",
             done.message,
         )
-        assert told[0].startswith("armed: waiting for the target to return to Python (")
+        assert reported[0].startswith("armed: waiting for the target to return to Python (")
         target.goes_on(60)
         assert target.num_payloads == 0
 
@@ -408,7 +408,7 @@ def vector_library(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("program", COMPUTING)
-def test_a_thread_stopped_while_it_computes_keeps_all_its_registers(program, tmp_path):
+def test_registers_of_a_stopped_thread_are_restored(program, tmp_path):
     code = COMPUTING[program]
     if program == "vectors":
         code = code.replace("LIBRARY", vector_library(tmp_path))
@@ -451,7 +451,7 @@ def test_the_helper_is_not_taken_for_a_job(monkeypatch):
     assert b"DFX_AGENT" not in environment
 
 
-def test_a_stopped_target_stays_stopped_and_goes_on_later():
+def test_a_stopped_target_stays_stopped_and_continues_later():
     with running_target(HERE, "cpu") as target:
         os.kill(target.pid, signal.SIGSTOP)
         settled(lambda: procfs.status(target.pid).state, "T")

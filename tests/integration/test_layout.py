@@ -46,7 +46,7 @@ def shown_by(agent: LiveAgent) -> dict | None:
 
 
 @pytest.mark.parametrize("how", ["mesh", "megatron"])
-def test_ranks_tell_their_groups_peers_and_places(dfx_dir, tmp_path, how):
+def test_ranks_report_groups_peers_and_layout(dfx_dir, tmp_path, how):
     stop = tmp_path / "stop"
     command = [*TORCHRUN, "4", JOB, str(stop), how]
     with running(tmp_path, unused_port(), command) as agent:
@@ -57,7 +57,7 @@ def test_ranks_tell_their_groups_peers_and_places(dfx_dir, tmp_path, how):
     assert {place.rank: place.neighbours for place in layout.places.values()} == {
         0: (2,), 1: (3,), 2: (0,), 3: (1,),
     }  # fmt: skip
-    told = {
+    reported = {
         (group.description, tuple(rank for rank in range(8) if group.has(rank)))
         for group in layout.groups
     }
@@ -66,7 +66,7 @@ def test_ranks_tell_their_groups_peers_and_places(dfx_dir, tmp_path, how):
         ("mesh_pp", (1, 3)),
         ("mesh_dp", (0, 1)),
         ("mesh_dp", (2, 3)),
-    } <= told
+    } <= reported
     assert all(group.is_whole for group in layout.groups)
     if how == "megatron":
         assert layout.places["3"].coordinates == {PIPELINE: 1, DATA: 1}

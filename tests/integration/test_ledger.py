@@ -55,13 +55,13 @@ def test_misaligned_rewards_are_named_by_diagnose(dfx_dir, tmp_path, free_port):
     ):
         until(lambda: data_verdict(agent)["state"] == "found", "the fault is found", 120)
         words = ["diagnose", "--url", agent.url]
-        told = subprocess.run(
+        reported = subprocess.run(
             [*DFX_AGENT, *words], check=False, capture_output=True, text=True, timeout=60
         )
-        said = " ".join(told.stdout.split())
-        assert told.returncode == 1, told
-        assert "reward to actor_update: rewards belong to other samples" in said
-        assert "cause: moved; to blame: 0; stage: actor_update" in said
+        result = " ".join(reported.stdout.split())
+        assert reported.returncode == 1, reported
+        assert "reward to actor_update: rewards belong to other samples" in result
+        assert "cause: moved; to blame: 0; stage: actor_update" in result
         mismatches = [s for s in ledger_samples(agent) if "mismatches" in s.name]
         assert [s.labels["kind"] for s in mismatches] == ["moved"]
         assert 'kind="data",cause="moved",stage="actor_update",rank="0"' in agent.get("/metrics")
@@ -81,7 +81,7 @@ def test_of_short_steps_some_are_checked_and_the_rest_is_counted(dfx_dir, tmp_pa
         (run,) = agent.snapshot()["runs"]
         assert run["ledger"]["mismatches"] == []
         seen = ledger_samples(agent)
-        crossings = [s.value for s in seen if s.name == "dfx_ledger_crossings_total"]
+        batches = [s.value for s in seen if s.name == "dfx_ledger_crossings_total"]
         left_out = [s.value for s in seen if s.name == "dfx_ledger_left_out_crossings_total"]
-        assert all(some < every for some, every in zip(left_out, crossings, strict=True))
+        assert all(some < every for some, every in zip(left_out, batches, strict=True))
         assert all(s.value > 0 for s in seen if s.name == "dfx_ledger_samples")

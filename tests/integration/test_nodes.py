@@ -44,8 +44,8 @@ def scene(alertmanager_binary, tmp_path_factory):
             alertmanager_binary, folder, unused_port(), hook, host=here, group_by="..."
         )
         job = NodesJob(folder, found, found[0])
-        told = {"DFX_ALERTMANAGER": stack.enter_context(served).url}
-        stack.enter_context(started_job(job, "auto", ["node-a", "node-b"], 0.6, told))
+        reported = {"DFX_ALERTMANAGER": stack.enter_context(served).url}
+        stack.enter_context(started_job(job, "auto", ["node-a", "node-b"], 0.6, reported))
         yield Scene(job, hook)
 
 

@@ -71,8 +71,8 @@ def scene(alertmanager_binary, tmp_path_factory):
         manager = stack.enter_context(served).url
         job = NodesJob(folder, found[:2], found[2])
         known = Scene(stack, job, hook, manager)
-        told = {"DFX_ALERTMANAGER": manager}
-        stack.enter_context(started_job(job, HUB, ["node-a", "node-b"], 0.6, told))
+        reported = {"DFX_ALERTMANAGER": manager}
+        stack.enter_context(started_job(job, HUB, ["node-a", "node-b"], 0.6, reported))
         job.until(lambda: len(job.ranks()) == 4, "four ranks", LATE_SECONDS)
         yield known
 

@@ -67,7 +67,7 @@ def told(hook: Hook) -> dict | None:
     return named[0] if named else None
 
 
-def test_a_straggler_is_one_incident_wherever_it_is_told(dfx_dir, tmp_path, run_cli, open_page):
+def test_a_straggler_is_one_incident_on_every_surface(dfx_dir, tmp_path, run_cli, open_page):
     with scene(tmp_path) as (agent, hook):
         # nothing is clear before anything was judged
         until(lambda: agent.snapshot()["runs"], "the run", LATE_SECONDS)
@@ -125,11 +125,13 @@ def test_a_straggler_is_one_incident_wherever_it_is_told(dfx_dir, tmp_path, run_
         assert (again["id"], again["since_seconds"], again["step"]) == (name, begin, seen["step"])
 
 
-def test_an_incident_goes_on_in_the_next_agent(dfx_dir, tmp_path):
+def test_an_incident_continues_in_the_next_agent(dfx_dir, tmp_path):
     with scene(tmp_path) as (agent, _):
         seen = until(lambda: straggler(agent), "the incident", LATE_SECONDS)
-        kept = Path(state_directory(str(dfx_dir)), incidents_file.NAME)
-        until(lambda: kept.exists() and seen["id"] in kept.read_text(), "it is kept", LATE_SECONDS)
+        stored = Path(state_directory(str(dfx_dir)), incidents_file.NAME)
+        until(
+            lambda: stored.exists() and seen["id"] in stored.read_text(), "it is kept", LATE_SECONDS
+        )
         agent.kill()
         with agent_of(tmp_path) as following:
             again = until(lambda: straggler(following), "the incident", LATE_SECONDS)

@@ -137,8 +137,8 @@ def test_what_a_receiver_refuses_for_a_while_is_said_and_comes_later(receiver, d
     with pushed_to(receiver, tmp_path) as agent:
         until(lambda: receiver.num_refused > 4, "refusals")
         until(lambda: 'dfx_otlp_active{signal="traces"} 0.0' in agent.get("/metrics"), "inactive")
-        said = [problem["message"] for problem in agent.snapshot()["agent"]["problems"]]
-        assert any("traces are not taken" in line and "400" in line for line in said), said
+        result = [problem["message"] for problem in agent.snapshot()["agent"]["problems"]]
+        assert any("traces are not taken" in line and "400" in line for line in result), result
         receiver.status = 200
         until(lambda: len(by_step(receiver.spans)) == NUM_STEPS, "all steps")
         until(lambda: not agent.snapshot()["agent"]["problems"], "no problem any more")

@@ -52,9 +52,9 @@ def test_a_suspicion_is_shown_with_how_far_it_is(open_page):
         line = page.locator(f"{LINES}[data-level='unsure']")
         line.wait_for()
         assert line.locator("strong").inner_text() == "Ranks 0, 2 wait for rank 1."
-        said = line.locator(".suspicion .num").inner_text()
-        assert said.endswith(" s of 300 s")
-        assert 64 <= int(said.split()[0]) < 90
+        result = line.locator(".suspicion .num").inner_text()
+        assert result.endswith(" s of 300 s")
+        assert 64 <= int(result.split()[0]) < 90
         share = line.locator(".fill i").evaluate(
             "node => node.offsetWidth / node.parentNode.offsetWidth"
         )

@@ -28,15 +28,15 @@ class PipelineSource:
         return getattr(self._scripted, name)
 
     def snapshot(self) -> Snapshot:
-        told = self._scripted.snapshot()
-        (run,) = told.runs
+        reported = self._scripted.snapshot()
+        (run,) = reported.runs
         orchestrator = replace(run.ranks[0], role="orchestrator", rank="p7", pid=7)
         changed = replace(run, ranks=(*run.ranks, orchestrator), bottleneck=self._bottleneck)
-        return replace(told, runs=(changed,))
+        return replace(reported, runs=(changed,))
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(800, "light"), (1440, "dark")])
-def test_a_bottleneck_is_shown_with_whom_and_how_much(open_page, artifacts, width, scheme):
+def test_a_bottleneck_is_shown_with_its_rank_and_share(open_page, artifacts, width, scheme):
     with serve(PipelineSource(FOUND)) as server:
         page = open_page(server.url, (width, 900), scheme)
         page.wait_for_selector("#bottleneck")

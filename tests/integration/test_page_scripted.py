@@ -84,8 +84,8 @@ def test_a_change_comes_to_the_open_page(open_page):
         wait_for_charts(page)
         for name in ("dreaming", "rollout", "pondering"):
             source.renames = {"rollout": name}
-            said = "name => document.getElementById('legend').textContent.includes(name)"
-            poll(page, said, name)
+            result = "name => document.getElementById('legend').textContent.includes(name)"
+            poll(page, result, name)
 
 
 def test_clocks_tick_between_snapshots(open_page):
@@ -157,7 +157,7 @@ def test_absent_is_not_zero_and_nan_is_not_dropped(open_page, artifacts):
         page.screenshot(path=artifacts / "page-absent-and-nan.png", full_page=True)
 
 
-def test_curves_go_on_from_the_stream(open_page):
+def test_curves_continue_from_the_stream(open_page):
     with serve(ScriptedSource()) as server:
         page = open_page(server.url)
         wait_for_charts(page)
@@ -184,7 +184,7 @@ def test_page_says_what_to_type_until_a_run_appears(open_page, artifacts):
 
 
 @pytest.mark.smoke
-def test_lost_agent_is_told_and_found_again(open_page, artifacts):
+def test_lost_agent_is_reported_and_found_again(open_page, artifacts):
     with serve(ScriptedSource()) as server:
         port = int(server.url.rpartition(":")[2])
         page = open_page(server.url, allows_errors=True)
@@ -201,14 +201,14 @@ def test_lost_agent_is_told_and_found_again(open_page, artifacts):
         poll(page, "document.querySelectorAll('#rank-rows tr').length === 3")
 
 
-def test_agent_that_answers_but_stands_still_is_told(open_page):
+def test_agent_that_answers_without_progress_is_reported(open_page):
     with serve(standing_still()) as server:
         page = open_page(server.url)
         page.wait_for_selector("#freshness[data-state='stale']")
         assert "its last poll was" in page.inner_text("#freshness")
 
 
-def test_run_is_chosen_and_kept(open_page):
+def test_chosen_run_stays_chosen(open_page):
     source = ScriptedSource()
     source.run_names = (RUN, "exp/7 %41")
     with serve(source) as server:

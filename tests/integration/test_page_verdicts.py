@@ -35,10 +35,10 @@ def hanging_source(coverage: float = 0.43) -> ScriptedSource:
 
 def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts):
     source = hanging_source()
-    told = replace(
+    reported = replace(
         hang(time.time()), since_seconds=time.time() - 20, action="Run `kill -CONT 7` to resume it."
     )
-    source.verdicts = (STRAGGLER, told, CLEAR[1], CLEAR[2])
+    source.verdicts = (STRAGGLER, reported, CLEAR[1], CLEAR[2])
     with serve(source) as server:
         page = open_page(server.url)
         wait_for_charts(page)
@@ -49,7 +49,7 @@ def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts
         assert "Rank 2 did not arrive in all_reduce@0 #1234; it is in rollout" in lines[0]
         now = time.time()
         lasted = re.search(r"since step 45, (\d+\.\d) s · No step ends", lines[0])
-        assert 20 <= float(lasted[1]) < now - told.since_seconds + 0.1
+        assert 20 <= float(lasted[1]) < now - reported.since_seconds + 0.1
         assert "slower than its peers at equal tokens" in lines[1]
         assert "0.51 s of each step (8." in lines[1]
         assert "Crash: clear. Straggler: insufficient evidence." in lines[2]
@@ -62,7 +62,7 @@ def test_a_hang_is_red_a_straggler_amber_and_the_rest_quiet(open_page, artifacts
         page.screenshot(path=artifacts / "page-verdict-hang.png", full_page=True)
 
 
-def test_a_verdict_opens_its_evidence_and_keeps_it_open(open_page):
+def test_opened_evidence_of_a_verdict_stays_open(open_page):
     source = ScriptedSource()
     source.verdicts = (STRAGGLER, *CLEAR[:2])
     with serve(source) as server:
@@ -109,8 +109,8 @@ def test_a_verdict_without_evidence_opens_its_sentence(open_page):
         page = open_page(server.url)
         page.wait_for_selector(LINES)
         page.locator(f"{LINES} .toggle:visible").click()
-        told = source.snapshot().runs[0].incidents[0].sentence
-        assert texts(page, f"{LINES} .evidence p") == [told]
+        reported = source.snapshot().runs[0].incidents[0].sentence
+        assert texts(page, f"{LINES} .evidence p") == [reported]
 
 
 def test_dead_rank_is_named(open_page, artifacts):
@@ -260,10 +260,10 @@ def test_memory_of_devices_and_host(open_page):
         assert held / full == pytest.approx(68 / 80, abs=0.01)
         assert used / full == pytest.approx(41 / 80, abs=0.01)
         first.locator(".fill").hover()
-        told = page.inner_text(".tooltip")
-        assert "peak in backward" in told
-        assert "end/offload of weight_sync" in told
-        assert "2.00 GiB, 3.00 GiB reserved" in told
+        reported = page.inner_text(".tooltip")
+        assert "peak in backward" in reported
+        assert "end/offload of weight_sync" in reported
+        assert "2.00 GiB, 3.00 GiB reserved" in reported
         assert not page.locator("#memory .c-ooms").first.is_visible()
 
 
@@ -302,12 +302,12 @@ def test_how_the_job_is_observed(open_page):
     with serve(source) as server:
         page = open_page(server.url)
         page.wait_for_selector("#observed")
-        said = page.inner_text("#observed")
-        assert "hooks backward, collectives, ddp, forward, grad_norm, optimizer" in said
-        assert "not used: grad_scaler" in said
+        result = page.inner_text("#observed")
+        assert "hooks backward, collectives, ddp, forward, grad_norm, optimizer" in result
+        assert "not used: grad_scaler" in result
         assert page.locator("#observed .warn").all_inner_texts()[0] == "ddp failed on ranks 1, 3"
-        assert "the guest costs at most 0.037 % of the time, measured in place" in said
-        assert said.endswith("the guest exceeds its overhead budget: FLOPs in every 16th step")
+        assert "the guest costs at most 0.037 % of the time, measured in place" in result
+        assert result.endswith("the guest exceeds its overhead budget: FLOPs in every 16th step")
 
 
 def test_a_plain_loop_has_loss_gradient_norm_and_rate(open_page, monkeypatch):
@@ -342,8 +342,10 @@ def test_what_the_framework_and_torch_report_is_one_curve(open_page, monkeypatch
 
 def test_names_from_the_job_are_text(open_page):
     source = standing_still()
-    told = Verdict("hang", "found", "actor", HOSTILE, ("2",), HOSTILE, HOSTILE, evidence=(HOSTILE,))
-    source.verdicts = (told, replace(told, state="insufficient evidence", kind="memory"))
+    reported = Verdict(
+        "hang", "found", "actor", HOSTILE, ("2",), HOSTILE, HOSTILE, evidence=(HOSTILE,)
+    )
+    source.verdicts = (reported, replace(reported, state="insufficient evidence", kind="memory"))
 
     def dress(row):
         full = dressed(row)

@@ -62,7 +62,7 @@ def test_each_form_is_read_whole_and_its_collapse_found(run_of, name):
     assert set(page["symptoms"]) == HELD[name]
 
 
-def test_a_cut_file_and_other_ranks_are_told(run_of):
+def test_a_truncated_file_and_other_ranks_are_reported(run_of):
     assert any("is cut off or damaged" in line for line in run_of["cut.jsonl.gz"]["warnings"])
     assert any("another process" in line for line in run_of["trl_ranks.out"]["warnings"])
 
@@ -83,8 +83,8 @@ def test_two_families_that_cannot_page_are_never_a_plain_no_page(folder, run_cli
 
 
 def test_what_is_passed_over_is_named(result, run_of, folder):
-    passed = {Path(each["file"]).name: each["reason"]
-              for each in result[0]["summary"]["passed_over"]}  # fmt: skip
+    passed = {Path(item["file"]).name: item["reason"]
+              for item in result[0]["summary"]["passed_over"]}  # fmt: skip
     assert passed.keys() == {"headerless.csv", "noise.log"}
     assert "--map" in passed["headerless.csv"]
     assert {path.name for path in folder.iterdir()} == passed.keys() | run_of.keys()
@@ -93,7 +93,7 @@ def test_what_is_passed_over_is_named(result, run_of, folder):
 def test_own_names_are_read_by_meaning(run_of):
     run = run_of["own_names.jsonl"]
     assert run["rows_judged"] == NUM_ROWS - 5
-    assert {name: told["keys"] for name, told in run["signals"].items()} == {
+    assert {name: reported["keys"] for name, reported in run["signals"].items()} == {
         "reward": ["score"], "response_length": ["gen_len"],
     }  # fmt: skip
     (line,) = [line for line in run["warnings"] if line.startswith("Read by meaning: ")]

@@ -145,7 +145,7 @@ def test_stdin_and_stdout_are_the_jobs_byte_for_byte():
     assert lines[0].startswith("dfx-agent: page http://127.0.0.1:")
 
 
-def test_job_goes_on_when_we_are_killed(bare_python, tmp_path):
+def test_job_continues_when_the_agent_is_killed(bare_python, tmp_path):
     go, done = tmp_path / "go", tmp_path / "done"
     body = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n{RECORD}"
     body = f"print('ready', flush=True)\n{body}open({str(done)!r}, 'w').write('done')"
@@ -228,7 +228,7 @@ def test_own_sitecustomize_runs_too(bare_python, tmp_path):
     assert ended.stdout.splitlines() == ["True", own, own], ended.stderr
 
 
-def test_error_in_own_sitecustomize_is_told_as_ever(bare_python, tmp_path):
+def test_error_in_own_sitecustomize_is_printed_as_without_the_guest(bare_python, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('mine')\n")
     environment = job_environment(PYTHONPATH=str(tmp_path))
     ended = run(bare_python, "-c", HAS_GUEST, env=environment)
@@ -323,16 +323,16 @@ def test_installed_guest_under_run_starts_once(installed_python):
 
 
 @pytest.mark.smoke
-def test_a_crash_that_was_found_is_told_when_the_job_is_over(dfx_dir):
+def test_a_crash_is_reported_when_the_job_has_ended(dfx_dir):
     job = f"{RECORD}dfx.set_step(3)\nos.kill(os.getpid(), 9)"
     env = job_environment(RANK="0", WORLD_SIZE="1")
     ended = run(sys.executable, "-c", job, env=env)
     assert ended.returncode == 128 + signal.SIGKILL
-    (told,) = (line for line in ended.stderr.splitlines() if "crash found:" in line)
-    assert told.startswith("dfx-agent: crash found: Rank 0 was killed by signal 9 (SIGKILL)")
+    (reported,) = (line for line in ended.stderr.splitlines() if "crash found:" in line)
+    assert reported.startswith("dfx-agent: crash found: Rank 0 was killed by signal 9 (SIGKILL)")
     (file,) = (Path(dfx_dir) / "evidence").glob("*-crash.json")
-    assert told.endswith(f"Evidence: dfx-agent report FILE.html --evidence {file}")
+    assert reported.endswith(f"Evidence: dfx-agent report FILE.html --evidence {file}")
 
 
-def test_a_job_that_ended_in_order_is_told_nothing_of():
+def test_a_normal_end_has_no_finding():
     assert "found" not in run(sys.executable, "-c", RECORD).stderr

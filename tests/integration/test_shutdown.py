@@ -63,7 +63,7 @@ def value(prometheus, query):
     return next((number for _, number in prometheus.query(query)), None)
 
 
-def test_an_orderly_end_is_told_and_alerts_nobody(scene, tmp_path):
+def test_a_normal_end_is_shown_and_alerts_nobody(scene, tmp_path):
     prometheus = scene[0]
     with observed_job(scene, tmp_path) as (agent, end):
         assert value(prometheus, "dfx_agent_job_ended") == 0

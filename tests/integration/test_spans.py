@@ -166,7 +166,7 @@ def posted(url, body, headers):
         return error.code
 
 
-def test_a_rank_with_a_guest_keeps_what_that_tells(tmp_path):
+def test_data_of_the_guest_wins_over_passive_data(tmp_path):
     segments = str(tmp_path / "segments")
     with ExitStack() as stack:
         env = job_environment(DFX_DIR=segments)

@@ -57,14 +57,14 @@ def test_each_culprit_is_named_in_its_phase_with_its_seconds(passed):
     assert set(phases) - {""} == set(took)
     seconds = [phase["seconds"] for phase in step["phases"]]
     assert seconds == sorted(seconds, reverse=True)
-    for name, told in phases.items():
+    for name, reported in phases.items():
         if name:
-            assert told["seconds"] == pytest.approx(took[name], rel=0.1, abs=0.05)
-            assert told["late_seconds"] <= told["seconds"] + 1e-6
+            assert reported["seconds"] == pytest.approx(took[name], rel=0.1, abs=0.05)
+            assert reported["late_seconds"] <= reported["seconds"] + 1e-6
     for name, culprit in CULPRITS.items():
-        told = phases[name]
-        assert told["late_seconds"] >= told["seconds"] / 2, told
-        assert any(culprit in held["name"] for held in told["holders"]), told
+        reported = phases[name]
+        assert reported["late_seconds"] >= reported["seconds"] / 2, reported
+        assert any(culprit in held["name"] for held in reported["holders"]), reported
     text = diagnose(env)
     table = text[text.index("step 1 of orchestrator 0 took") :].splitlines()
     for name in CULPRITS:

@@ -78,8 +78,8 @@ def test_a_hostile_process_costs_a_healthy_job_nothing(dfx_dir, tmp_path, run_cl
             assert {"healthy", "strange"} <= shown
             assert all(s.value >= 0 for f in families if f.type == "counter" for s in f.samples)
 
-            said = run_cli("diagnose", "--run", "healthy", "--url", agent.url)
-            assert (said.returncode, "blind" in said.stdout) == (0, False), said.stdout
+            result = run_cli("diagnose", "--run", "healthy", "--url", agent.url)
+            assert (result.returncode, "blind" in result.stdout) == (0, False), result.stdout
             for run in ("healthy", "strange"):
                 page = open_page(f"{agent.url}/?#run={run}")
                 page.wait_for_selector("#rank-rows tr")

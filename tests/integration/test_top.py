@@ -124,10 +124,10 @@ def test_a_dumb_terminal_gets_no_escape_sequences(dfx_dir, tmp_path):
 
 
 def test_one_frame_has_the_exit_code_of_diagnose(dfx_dir, run_cli):
-    said = run_cli("top", "--once", "--dir", str(dfx_dir))
-    assert (said.returncode, said.stderr) == (2, "")
-    assert "No observed process" in said.stdout
-    assert "\x1b" not in said.stdout
+    result = run_cli("top", "--once", "--dir", str(dfx_dir))
+    assert (result.returncode, result.stderr) == (2, "")
+    assert "No observed process" in result.stdout
+    assert "\x1b" not in result.stdout
     wrong = run_cli("top", "--url", "http://127.0.0.1:9")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert len(wrong.stderr.splitlines()) == 1

@@ -56,14 +56,16 @@ def test_each_step_of_the_job_stands_once_in_each_tracker(observe, tmp_path):
     assert steps == [str(step) for step in range(1, NUM_STEPS + 1)]
 
 
-def test_a_run_that_cannot_be_written_is_said_and_the_job_goes_on(observe, tmp_path):
+def test_an_unwritable_history_is_reported_and_the_job_continues(observe, tmp_path):
     (tmp_path / "steps" / "a%2Fb.jsonl").mkdir(parents=True)
     done = observe("track_with: jsonl\ntracker_kwargs: {jsonl: {log_dir: steps}}\n")
     assert done.returncode == 0
     lines = [line for line in done.stderr.splitlines() if "tracker" in line]
     assert len(lines) == 1
-    said = "dfx-agent: tracker jsonl, run a/b: step 1 and later are not written (IsADirectoryError"
-    assert lines[0].startswith(said)
+    result = (
+        "dfx-agent: tracker jsonl, run a/b: step 1 and later are not written (IsADirectoryError"
+    )
+    assert lines[0].startswith(result)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_slow_rank_on_the_second_node(tmp_path):
             )
 
 
-def test_all_that_is_told_again_leads_a_new_hub_to_the_same(tmp_path):
+def test_facts_sent_again_give_a_new_hub_the_same_state(tmp_path):
     with two_nodes(tmp_path, "none", 1) as nodes:
         run_in(nodes)
         os.kill(nodes.ranks[3].pid, signal.SIGSTOP)

@@ -79,7 +79,7 @@ def test_in_a_folder_that_was_named_other_verbs_find_it(tmp_path: Path):
         assert [run["run"] for run in json.loads(done.stdout)["runs"]] == ["metrics"]
 
 
-def test_a_log_that_became_shorter_is_the_job_started_anew(tmp_path: Path):
+def test_a_log_that_became_shorter_is_a_restarted_job(tmp_path: Path):
     log, other = tmp_path / "run.jsonl", tmp_path / "empty.jsonl"
     log.write_text("".join(row(step) for step in range(4)))
     other.touch()

@@ -46,8 +46,8 @@ class TwoNodes:
         taken = []
         for node, agent in self.agents.items():
             agent.poll()
-            told = agent.facts(is_full=is_full)
-            taken += [self.hub.receive(dumped(facts), node) for facts in told]
+            reported = agent.facts(is_full=is_full)
+            taken += [self.hub.receive(dumped(facts), node) for facts in reported]
         return all(taken)
 
     def restart_hub(self) -> None:

@@ -22,8 +22,8 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_subject_says_the_part_and_what_it_does() -> None:
-    told = git("log", "--no-merges", "--format=%s", f"{SINCE}..HEAD")
-    if told.returncode != 0:
-        pytest.skip(f"the history is not here: {told.stderr.strip()}")
-    wrong = [s for s in told.stdout.splitlines() if len(s) > LONGEST or not FORM.fullmatch(s)]
+    reported = git("log", "--no-merges", "--format=%s", f"{SINCE}..HEAD")
+    if reported.returncode != 0:
+        pytest.skip(f"the history is not here: {reported.stderr.strip()}")
+    wrong = [s for s in reported.stdout.splitlines() if len(s) > LONGEST or not FORM.fullmatch(s)]
     assert wrong == []

@@ -45,7 +45,7 @@ def test_continuous_integration_runs_the_readme_test_command() -> None:
     assert commands[-1] == tests[-1]
 
 
-def test_installation_puts_the_start_file_beside_the_packages() -> None:
+def test_installation_puts_the_start_file_next_to_the_packages() -> None:
     try:
         installed = importlib.metadata.distribution("dfx-agent")
     except importlib.metadata.PackageNotFoundError:

@@ -74,10 +74,10 @@ def test_a_level_is_one_of_four_and_says_what_it_was_tried_with(row: Row) -> Non
 def test_versions_from_the_index_are_those_that_are_installed() -> None:
     constraints = (ROOT / "constraints-frameworks.txt").read_text(encoding="utf-8")
     pinned = set(re.findall(r"==(\S+)", constraints))
-    told = {found for row in rows() if row.version.startswith("PyPI")
+    reported = {found for row in rows() if row.version.startswith("PyPI")
             for found in re.findall(r"\d+\.\d+\.\d+", row.version)}  # fmt: skip
-    assert told
-    assert told <= pinned
+    assert reported
+    assert reported <= pinned
 
 
 def test_readme_names_the_frameworks_that_are_trained_for_real() -> None:

@@ -79,8 +79,8 @@ def wrong(page: Path, target: str, site: Path) -> str | None:
 def broken(page: Path, site: Path = DOCS) -> list[str]:
     text = page.read_text(encoding="utf-8")
     inside = [target for target in targets(text) if not ELSEWHERE.match(target)]
-    told = [(target, wrong(page, target, site)) for target in inside]
-    return [f"{page.name}: {target} {what}" for target, what in told if what]
+    reported = [(target, wrong(page, target, site)) for target in inside]
+    return [f"{page.name}: {target} {what}" for target, what in reported if what]
 
 
 def test_there_are_pages_with_links() -> None:

@@ -71,8 +71,8 @@ def test_what_is_wrong_with_a_sentence_is_named(sentence: Sentence, fault: str) 
 
 def test_the_page_shows_every_sentence() -> None:
     page = render()
-    for each in SENTENCES:
-        assert each.sentence(**each.sentence.example).replace("|", "\\|") in page
+    for item in SENTENCES:
+        assert item.sentence(**item.sentence.example).replace("|", "\\|") in page
 
 
 @pytest.mark.parametrize("each", SENTENCES, ids=str)

@@ -177,7 +177,7 @@ def check_compiled_parts_of_the_step():
     update()
 
 
-def check_parts_of_the_step_compiled_before_we_came_are_compiled_once_more():
+def check_parts_compiled_before_attach_are_compiled_again():
     """Known: dynamo guards torch's function that computes the norm, and its list of step hooks."""
     fresh()
     torch_hooks.remove()

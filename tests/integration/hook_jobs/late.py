@@ -111,9 +111,9 @@ def expect_everything() -> None:
     numbers = [row.number for row in rows if row.name == "all_reduce@0"]
     assert len(set(numbers)) == NUM_STEPS
     assert numbers == sorted(numbers)
-    told = [None] * dist.get_world_size()
-    dist.all_gather_object(told, numbers)
-    assert all(other == numbers for other in told)
+    reported = [None] * dist.get_world_size()
+    dist.all_gather_object(reported, numbers)
+    assert all(other == numbers for other in reported)
 
 
 def check_the_job_without_us():

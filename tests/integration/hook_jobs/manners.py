@@ -259,7 +259,7 @@ def check_100000_calls_leave_nothing_behind():
     del group
 
 
-def check_a_tensor_is_not_kept():
+def check_no_tensor_stays_referenced():
     import weakref
 
     value = torch.ones(1000, device=DEVICE)

@@ -73,7 +73,7 @@ def check_the_loss_of_a_step_is_the_sum_of_what_was_scaled():
     assert scalars(arrived(), "torch/loss") == [4.0] * 3
 
 
-def check_a_loss_whose_gradient_is_thrown_away_is_told_by_itself():
+def check_a_loss_without_a_gradient_is_reported():
     for to_none in (True, False):
         weight = nn.Parameter(torch.ones(1, device=DEVICE))
         optimizer = torch.optim.SGD([weight], 0.0)
@@ -196,9 +196,9 @@ def check_several_scaled_losses_and_ones_that_are_no_losses():
     scaler.scale(outputs=model(x()).mean()).backward()
     update()
     assert len(scalars(arrived(), "torch/loss")) == 1
-    kept = weakref.ref(first)
+    stored = weakref.ref(first)
     del first, scaled
-    assert kept() is None
+    assert stored() is None
     assert not losses.state.loss_by_scaled
     losses.state.has_scaler = False
 

@@ -85,7 +85,7 @@ def check_gradient_accumulation():
     assert steps(rows) == [2, 3]
 
 
-def check_a_resumed_optimizer_goes_on_counting():
+def check_a_resumed_optimizer_continues_counting():
     model = small()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(7):
@@ -404,7 +404,7 @@ def check_nothing_that_we_wrap_looks_different():
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def check_a_job_that_sets_steps_keeps_its_own():
+def check_steps_set_by_the_job_are_used():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     seen()

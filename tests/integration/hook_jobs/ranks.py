@@ -77,9 +77,11 @@ def run_ranks(job: str, num_ranks: int, folder: Path, **changes: str) -> Results
     results: Results = {}
     for rank, output in enumerate(outputs):
         report = folder / f"report.{rank}"
-        told = json.loads(report.read_text()) if report.exists() else {}
+        reported = json.loads(report.read_text()) if report.exists() else {}
         for check in checks(job):
-            results.setdefault(check, []).append(told.get(check, f"not reached:\n{output[-3000:]}"))
+            results.setdefault(check, []).append(
+                reported.get(check, f"not reached:\n{output[-3000:]}")
+            )
     return results
 
 

@@ -314,8 +314,8 @@ def check_fsdp2():
     assert "reduce_scatter_tensor" in {row.name.partition("@")[0] for row in issued}
     assert "all_gather_into_tensor" in {row.name.partition("@")[0] for row in issued}
     assert len(issued) >= group.sequence() - before - 1  # the norm's one comes from C++
-    (told,) = scalars(rows, "torch/grad_norm")
-    assert abs(told - float(norm.full_tensor())) < 1e-6
+    (reported,) = scalars(rows, "torch/grad_norm")
+    assert abs(reported - float(norm.full_tensor())) < 1e-6
     assert sorted(set(stages(rows))) == ["backward", "forward", "optimizer"]
 
 

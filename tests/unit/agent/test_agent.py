@@ -66,14 +66,14 @@ def test_a_step_closes_when_all_ranks_have_passed_it(dfx_dir, agent):
             assert split.stage_seconds["rollout"] >= 0.002
 
 
-def test_tokens_of_forward_passes_count_where_the_job_tells_none(dfx_dir, agent):
-    plain, told = Job(dfx_dir, 0), Job(dfx_dir, 1)
+def test_tokens_of_forward_passes_count_if_the_job_reports_none(dfx_dir, agent):
+    plain, reported = Job(dfx_dir, 0), Job(dfx_dir, 1)
     for step in (1, 2, 3):
-        for job in (plain, told):
+        for job in (plain, reported):
             job.step(step)
             for _ in range(2):
                 job.point(TOKENS, "forward", 64.0, step)
-        told.point(TOKENS, "response", 10.0, step)
+        reported.point(TOKENS, "response", 10.0, step)
     ranks = {row.rank: row for row in run_row(agent, polls=3).ranks}
     assert ranks["0"].tokens_total == {"forward": 384.0}
     assert ranks["1"].tokens_total == {"response": 30.0}
@@ -266,7 +266,7 @@ def test_a_death_on_a_weakly_ordered_processor_is_read_to_the_end(dfx_dir, agent
     assert (row.num_records, row.num_lost_records) == (6, 0)
 
 
-def test_a_dead_process_is_kept_for_a_while_and_then_removed(dfx_dir, agent):
+def test_a_dead_process_is_shown_for_a_while_and_then_removed(dfx_dir, agent):
     job = Job(dfx_dir).given_to_a_child()
     job.step(4)
     slot = job.segment.inflight.enter(
@@ -470,8 +470,8 @@ def test_steps_that_count_from_an_attach_are_called_so_once(dfx_dir, agent, kind
         Job(dfx_dir, rank).point(kind, "", 0.0, 2)
     run_row(agent)
     seen = Observed("segments", str(dfx_dir), agent.snapshot())
-    said = diagnosis_text.text(seen, None).count("Steps are counted from the moment of attaching")
-    assert said == (kind != STEP)
+    result = diagnosis_text.text(seen, None).count("Steps are counted from the moment of attaching")
+    assert result == (kind != STEP)
 
 
 def test_a_process_that_cannot_be_asked_is_not_called_live(dfx_dir, agent):

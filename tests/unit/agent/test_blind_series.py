@@ -63,7 +63,7 @@ def _told(labels: dict[str, str]) -> Iterator[str]:
     return (value for name, value in labels.items() if name != "node")
 
 
-def test_before_the_first_reading_no_age_is_told_and_every_counter_is_there(agent):
+def test_before_the_first_poll_no_age_is_exported_but_every_counter(agent):
     found = series(agent)
     assert ("read_age_seconds",) not in found
     assert found["blind",] == 0
@@ -136,11 +136,11 @@ def test_diagnose_asked_for_one_run_is_blind_for_that_alone(
     seen = Observed("an agent", "", agent.snapshot())
     monkeypatch.setattr("dfx_agent.commands.ps.observed._asked", lambda *_: seen)
     assert asked("--json", *words) == code
-    said = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     if code:
-        assert "rank 0 (trainer) of run bad: ValueError" in said["blind"]["reason"]
+        assert "rank 0 (trainer) of run bad: ValueError" in result["blind"]["reason"]
     else:
-        assert said["blind"] is None
+        assert result["blind"] is None
 
 
 def test_json_has_no_number_that_json_does_not_know(agent, jobs, monkeypatch, capsys):
@@ -152,8 +152,8 @@ def test_json_has_no_number_that_json_does_not_know(agent, jobs, monkeypatch, ca
     monkeypatch.setattr("dfx_agent.commands.ps.observed._asked", lambda *_: seen)
     assert asked("--json") == 0
     out = capsys.readouterr().out
-    said = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
-    assert said["runs"][0]["verdicts"][0]["lost_seconds"] == "NaN", "null is what nobody told"
+    result = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
+    assert result["runs"][0]["verdicts"][0]["lost_seconds"] == "NaN", "null is what nobody told"
 
 
 @pytest.mark.parametrize("part", ["folder", "reading", "judgement", "rendering", "keeping"])

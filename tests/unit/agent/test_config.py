@@ -61,15 +61,19 @@ def test_unknown_keys_are_named_with_their_place(file):
     file.write_text("listne: x\n")
     assert "unknown key 'listne' in dfx.yaml: known are directory, listen" in refusal()
     file.unlink()
-    said = refusal(environment={"DFX_LISTNE": "x"})
-    assert "unknown key 'listne' in environment (DFX_LISTNE)" in said
+    result = refusal(environment={"DFX_LISTNE": "x"})
+    assert "unknown key 'listne' in environment (DFX_LISTNE)" in result
 
 
 @pytest.mark.parametrize("link", ["DFX_HUB_", "DFX_AGENT_", "DFX_"])
-def test_what_kubernetes_tells_of_a_service_is_no_setting(link):
-    told = {"SERVICE_HOST": "10.1.1.1", "SERVICE_PORT": "1", "SERVICE_PORT_METRICS": "1"}
-    told |= {"PORT": "tcp://10.1.1.1:1", "PORT_1_TCP": "tcp://10.1.1.1:1", "PORT_1_TCP_ADDR": "a"}
-    links = {f"{link}{name}": value for name, value in told.items()}
+def test_service_variables_of_kubernetes_are_no_settings(link):
+    reported = {"SERVICE_HOST": "10.1.1.1", "SERVICE_PORT": "1", "SERVICE_PORT_METRICS": "1"}
+    reported |= {
+        "PORT": "tcp://10.1.1.1:1",
+        "PORT_1_TCP": "tcp://10.1.1.1:1",
+        "PORT_1_TCP_ADDR": "a",
+    }
+    links = {f"{link}{name}": value for name, value in reported.items()}
     assert load({}, {**links, "DFX_HUB": "http://dfx-hub:1"}, None).hub == "http://dfx-hub:1"
     assert "unknown key" in refusal(environment={f"{link}PORT": "tcp://10.1.1.1:1"})
 

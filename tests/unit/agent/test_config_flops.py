@@ -158,7 +158,7 @@ def test_the_number_of_experts_has_more_than_one_name() -> None:
     ],
     ids=str,
 )
-def test_experts_that_are_not_told_well_are_no_dense_model(change: Any, text: str) -> None:
+def test_experts_with_odd_numbers_are_no_dense_model(change: Any, text: str) -> None:
     with pytest.raises(UnknownConfigError, match=text):
         read({**QWEN_3_30B_A3B, **change})
 
@@ -205,8 +205,10 @@ def test_the_setting_is_a_file_or_folder_or_one_for_each_role(tmp_path: Path) ->
 def test_an_adapter_s_folder_says_what_is_trained(tmp_path: Path) -> None:
     base = folder(tmp_path / "llama", config=LLAMA_3_8B)
     adapter = {"peft_type": "LORA", "r": 16, "target_modules": ["q_proj", "v_proj"]}
-    told = folder(tmp_path / "lora", adapter_config={**adapter, "base_model_name_or_path": base})
-    known = load({"directory": "/tmp", "model_config": told}, {}, None).model_config
+    reported = folder(
+        tmp_path / "lora", adapter_config={**adapter, "base_model_name_or_path": base}
+    )
+    known = load({"directory": "/tmp", "model_config": reported}, {}, None).model_config
     assert known["all"].num_trained == 6_815_744
 
 

@@ -108,7 +108,7 @@ def test_a_verdict_that_cannot_be_judged_says_so_and_the_others_stand(
 
 
 @pytest.mark.parametrize("name", ["health", "ledger", "collectives"])
-def test_what_a_verdict_goes_on_from_takes_no_other_with_it(agent, jobs, monkeypatch, name):
+def test_a_damaged_state_of_one_judge_spares_the_others(agent, jobs, monkeypatch, name):
     method = {"health": "close", "ledger": "settle", "collectives": "settle"}[name]
     read(agent, jobs, 1)
     fold = agent._runs["bad"]
@@ -126,7 +126,7 @@ def test_what_a_verdict_goes_on_from_takes_no_other_with_it(agent, jobs, monkeyp
 def test_a_run_that_cannot_be_shown_is_shown_as_that(agent, jobs, monkeypatch):
     row = view.run_row
     monkeypatch.setattr(
-        view, "run_row", lambda fold, *of: raising() if fold.run == "bad" else row(fold, *of)
+        view, "run_row", lambda fold, *entry: raising() if fold.run == "bad" else row(fold, *entry)
     )
     runs = read(agent, jobs)
     assert runs["good"].ranks
@@ -157,12 +157,12 @@ def test_who_is_blind_is_not_ready_and_diagnose_says_so(agent, jobs, dfx_dir, mo
 
 def test_one_run_whose_alerts_fail_costs_the_others_nothing(agent, jobs, monkeypatch):
     read(agent, jobs)
-    said = []
+    result = []
     alerts = LiveAlerts(
-        agent, lambda run: raising() if run.run == "bad" else said.append(run) or {}, ()
+        agent, lambda run: raising() if run.run == "bad" else result.append(run) or {}, ()
     )
     alerts.evaluate(agent.snapshot())
-    assert [run.run for run in said] == ["good"]
+    assert [run.run for run in result] == ["good"]
     assert alerts.alerts().num_errors == 1
     assert alerts.alerts().num_evaluations == 1
 

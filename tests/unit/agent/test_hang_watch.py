@@ -38,7 +38,7 @@ def strange_rank_of_rollout(method: Callable) -> Callable:
 
 
 @pytest.mark.parametrize("method", ["facts", "needs_check"])
-def test_a_rank_of_which_no_facts_can_be_told(agent, jobs, monkeypatch, method):
+def test_a_rank_without_facts(agent, jobs, monkeypatch, method):
     judge_everybody(monkeypatch)
     monkeypatch.setattr(Track, method, strange_rank_of_rollout(getattr(Track, method)))
     run = read(agent, jobs)["r"]

@@ -90,7 +90,7 @@ def test_the_setting_goes_before_the_table_for_its_type_or_for_all():
     assert Peaks({"float32": 1.0}).peak(H100[1], "bfloat16") == (989.4 * TERA, "table")
 
 
-def test_a_model_that_nobody_can_count_is_told_with_the_reason():
+def test_a_model_without_a_flop_count_has_a_reason():
     unknown = MODEL._replace(reason="how many experts a token goes to is not known")
     row = work_row(process(flops=None, model=unknown), Peaks())
     assert row is not None
@@ -121,8 +121,8 @@ def test_what_a_hook_has_counted_in_a_stage_goes_before_the_configuration():
     flops = {Work("forward", "bfloat16", "old_logprob"): 98.94 * TERA}
     row = work_row(process(flops, passes=PASSES), Peaks(), {"actor": CONFIG})
     assert row is not None
-    told = {stage.stage: stage.forward_flops for stage in row.stages}
-    assert told == {"old_logprob": 98.94 * TERA, "actor_update": FORWARD}
+    reported = {stage.stage: stage.forward_flops for stage in row.stages}
+    assert reported == {"old_logprob": 98.94 * TERA, "actor_update": FORWARD}
 
 
 def test_without_a_configuration_passes_alone_say_what_is_missing():

@@ -273,11 +273,11 @@ def test_thresholds_have_one_default_each():
 def test_the_leak_alert_names_the_ranks_that_leak_alone():
     """Every rank has a slope; the verdict alone knows which of them leaks."""
     alert = BY_KEY["DfxHostMemoryLeak", "warning"]
-    told = {"kind": "memory", "cause": "host leak", "role": "trainer", "stage": "", "rank": "1"}
+    reported = {"kind": "memory", "cause": "host leak", "role": "trainer", "stage": "", "rank": "1"}
     slopes = [({"role": "trainer", "rank": "0"}, 120.0), ({"role": "trainer", "rank": "1"}, 4e6)]
     samples = {
         memory.HOST_SLOPE.sample_name: slopes,
-        verdicts.VERDICT_ACTIVE.sample_name: [(told, 1.0), (told | {"rank": "0"}, 0.0)],
+        verdicts.VERDICT_ACTIVE.sample_name: [(reported, 1.0), (reported | {"rank": "0"}, 0.0)],
     }
     assert alert.condition.holds(samples)
     assert alert.listing.lines(samples) == ["rank 1"]

@@ -175,7 +175,7 @@ def test_the_vote(active, improving, expected):
     assert delivered(a_state(50, *active, improving=improving)) == expected
 
 
-def test_the_classic_rule_is_shown_and_not_delivered_beside_the_vote():
+def test_the_classic_rule_is_shown_but_only_the_vote_is_delivered():
     found = firing(a_state(50, "entropy", "divergence", "grad_norm"))
     assert found["DfxTrainingDivergenceClassic", "critical"] is False
     assert found[DIVERGENCE] is True
@@ -241,7 +241,7 @@ def test_the_catalogue_is_consistent():
 # ---------------------------------------------------------------------------- evaluator, episodes
 
 
-def test_an_alert_remembers_since_when_and_keeps_as_long_as_it_says():
+def test_an_alert_stays_for_its_time_with_its_begin():
     evaluator = Evaluator()
     broken = a_state(60, num_nonfinite_steps={"loss": 1})
     assert evaluator.observe(broken)[0].since_step == 1060

@@ -99,7 +99,7 @@ def test_the_begin_stays_while_it_fires_and_is_new_the_next_time(alerts, told):
     assert begins[0] == begins[1] < begins[2]
 
 
-def test_what_was_told_goes_on_when_another_alert_speaks_for_it(alerts, told):
+def test_a_sent_alert_continues_if_another_alert_covers_it(alerts, told):
     look(alerts, run("a", state(1, "entropy", "length")))
     assert told.names == {("DfxTrainingUnstable", "a")}
     look(alerts, run("a", state(2, "entropy", "length", "reward")))
@@ -151,7 +151,7 @@ def test_what_has_to_last_fires_only_after_it_did():
     assert fired == [False, False, True, False, False, False, True]
 
 
-def test_what_is_not_kept_ends_within_the_same_row():
+def test_an_alert_without_a_duration_ends_within_the_same_row():
     evaluator = Evaluator([alert()])
     assert evaluator.observe(state(7), drops(1))
     assert not evaluator.observe(state(7), drops(0))
@@ -168,7 +168,7 @@ def test_only_the_metrics_of_the_alerts_are_asked_for():
     keep=st.integers(0, 4),
     steps=st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=40),
 )
-def test_an_alert_fires_exactly_while_it_holds_and_is_kept(keep, steps):
+def test_an_alert_fires_exactly_while_it_holds_and_lasts(keep, steps):
     """Rows may stand still (many looks at one step) and move by more than one."""
     evaluator, row, held_at = Evaluator([alert(keep_steps=keep)]), 0, None
     for move, holds in steps:
@@ -285,25 +285,25 @@ def shared_by(node, told, hub):
 
 
 def test_while_the_hub_delivers_its_nodes_do_not_and_then_they_take_over():
-    told, hub = Told(), ["delivers"]
-    alerts = shared_by("a", told, hub)
+    reported, hub = Told(), ["delivers"]
+    alerts = shared_by("a", reported, hub)
     bad = run("r", state(100, *BAD))
     look(alerts, bad)
-    assert told.firing == {}
+    assert reported.firing == {}
     assert [row.alert for row in alerts.alerts().alerts if not row.is_inhibited]
     hub.clear()
     look(alerts, bad)
-    assert told.names == {("DfxTrainingDivergence", "r")}
+    assert reported.names == {("DfxTrainingDivergence", "r")}
     hub.append("is back")
     look(alerts, bad)
-    assert told.firing == {}
+    assert reported.firing == {}
 
 
 def test_what_a_node_said_of_its_part_alone_ends_when_its_hub_is_back():
     """Left to run out, it paged minutes after the hang that had hidden it was over."""
-    told, taken_over = Told(), set()
-    told.drop = taken_over.update
-    look(shared_by("a", told, ["delivers"]), run("r", state(100, *BAD)))
+    reported, taken_over = Told(), set()
+    reported.drop = taken_over.update
+    look(shared_by("a", reported, ["delivers"]), run("r", state(100, *BAD)))
     assert ("DfxStepStalled", "critical") in taken_over
     assert ("DfxStageStalled", "warning") not in taken_over
 
@@ -318,15 +318,15 @@ def test_an_alert_on_the_job_is_one_for_its_nodes_and_its_hub():
 
 
 def test_a_node_calls_the_job_as_its_hub_does():
-    told = Told()
-    alerts = LiveAlerts(None, lambda row: samples_of(row.signals), ALERTS, [told], node="a")
+    reported = Told()
+    alerts = LiveAlerts(None, lambda row: samples_of(row.signals), ALERTS, [reported], node="a")
     alerts.share(lambda: False, {"r": "r (b)"}.get)
     look(alerts, run("r", state(100, *BAD)))
-    assert told.names == {("DfxTrainingDivergence", "r (b)")}
+    assert reported.names == {("DfxTrainingDivergence", "r (b)")}
     assert {row.run for row in alerts.alerts().alerts} == {"r"}
 
 
-def test_what_only_the_node_knows_it_tells_itself():
+def test_the_node_alerts_on_what_only_it_knows():
     named = {(alert.name, alert.severity) for alert in live.of_job(ALERTS)}
     others = {(alert.name, alert.severity) for alert in ALERTS} - named
     assert {("DfxStepStalled", "critical"), ("DfxRankDied", "critical")} <= named

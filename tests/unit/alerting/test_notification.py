@@ -42,10 +42,10 @@ def agent(dfx_dir):
 
     def made() -> tuple[LiveAlerts, Courier]:
         hook = webhook()
-        kept = StoredDocument(str(dfx_dir), "told.json", notification.DOCUMENT)
+        stored = StoredDocument(str(dfx_dir), "told.json", notification.DOCUMENT)
         alerts = LiveAlerts(
             None, lambda row: samples_of(row.signals) if row.signals else {}, ALERTS, [hook],
-            {}, lambda: "http://page:1", "node-a", kept,
+            {}, lambda: "http://page:1", "node-a", stored,
         )  # fmt: skip
         return alerts, hook
 
@@ -57,7 +57,7 @@ WELL = run("a", state(101))
 FOUND = "DfxTrainingDivergence"
 
 
-def test_what_was_told_firing_is_told_resolved_after_a_restart(agent, monkeypatch):
+def test_an_alert_sent_as_firing_is_resolved_after_a_restart(agent, monkeypatch):
     first, hook = agent()
     look(first, SICK)
     assert posts(hook) == [(FOUND, "firing")]
@@ -74,7 +74,7 @@ def test_what_was_told_firing_is_told_resolved_after_a_restart(agent, monkeypatc
     assert posts(hook) == []
 
 
-def test_what_goes_on_is_not_told_again_and_keeps_its_begin(agent, monkeypatch):
+def test_a_continuing_alert_is_not_sent_again_and_has_one_begin(agent, monkeypatch):
     first, hook = agent()
     look(first, SICK)
     assert posts(hook) == [(FOUND, "firing")]
@@ -90,7 +90,7 @@ def test_what_goes_on_is_not_told_again_and_keeps_its_begin(agent, monkeypatch):
     assert (FOUND, "resolved") in posts(hook)
 
 
-def test_what_was_never_taken_is_told_anew(agent):
+def test_an_alert_that_was_never_accepted_is_sent_again(agent):
     first, _ = agent()
     look(first, SICK)  # nobody takes it: the receiver is away
     first._save_delivered()
@@ -99,7 +99,7 @@ def test_what_was_never_taken_is_told_anew(agent):
     assert posts(hook) == [(FOUND, "firing")]
 
 
-def test_alertmanager_is_told_the_end_too():
+def test_alertmanager_gets_the_end_too():
     before = AlertmanagerOutbox()
     before.update({"k": ALERT}, 2000.0)
     before.confirm(before.next_batch(2000.0), 2000.0)
@@ -114,7 +114,7 @@ def test_alertmanager_is_told_the_end_too():
     assert after.delivered() == {}
 
 
-def test_a_receiver_is_known_again_and_its_secret_is_not_kept():
+def test_a_receiver_is_recognised_without_storing_its_secret():
     assert webhook().key == webhook().key
     assert "secret" not in webhook().key
     other = Courier("webhook", Endpoint("http://hook.example/other"), WebhookOutbox())
@@ -135,17 +135,17 @@ def test_a_receiver_is_known_again_and_its_secret_is_not_kept():
 )
 def test_what_is_not_ours_is_no_memory(dfx_dir, document):
     (dfx_dir / "told.json").write_text(json.dumps(document))
-    said: list[str] = []
-    kept = StoredDocument(str(dfx_dir), "told.json", notification.DOCUMENT, said.append)
-    assert kept.load() is None
-    assert kept.problem.startswith("cannot use told.json (")
-    assert said == [kept.problem]
-    assert "\n" not in kept.problem
+    result: list[str] = []
+    stored = StoredDocument(str(dfx_dir), "told.json", notification.DOCUMENT, result.append)
+    assert stored.load() is None
+    assert stored.problem.startswith("cannot use told.json (")
+    assert result == [stored.problem]
+    assert "\n" not in stored.problem
 
 
 def test_it_survives_as_text():
-    told = {"webhook:1": {ALERT.fingerprint: ALERT}}
-    assert notification.DOCUMENT.read(notification.DOCUMENT.dumped(told)) == told
+    reported = {"webhook:1": {ALERT.fingerprint: ALERT}}
+    assert notification.DOCUMENT.read(notification.DOCUMENT.dumped(reported)) == reported
 
 
 def test_what_an_agent_before_this_one_wrote_is_read():

@@ -253,16 +253,16 @@ def test_the_body_is_alertmanagers_own_webhook():
 
 
 @pytest.mark.parametrize("outbox", [AlertmanagerOutbox(), WebhookOutbox()], ids=["am", "webhook"])
-def test_what_somebody_else_tells_now_is_forgotten_and_its_end_is_not_told(outbox):
+def test_an_alert_taken_over_by_another_agent_is_not_ended(outbox):
     outbox.update(firing("theirs", "ours"), BEGIN)
     while batch := outbox.next_batch(BEGIN):
         outbox.confirm(batch, BEGIN)
     outbox.drop({("theirs", "critical")})
     assert {n.labels["alertname"] for n in outbox.delivered().values()} == {"ours"}
     outbox.update({}, BEGIN + 600)
-    said = ""
+    result = ""
     while batch := outbox.next_batch(BEGIN + 600):
-        said += json.dumps(batch.body)
+        result += json.dumps(batch.body)
         outbox.confirm(batch, BEGIN + 600)
-    assert "ours" in said
-    assert "theirs" not in said
+    assert "ours" in result
+    assert "theirs" not in result

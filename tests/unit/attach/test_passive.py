@@ -87,7 +87,7 @@ def test_a_path_that_is_not_absolute_is_in_its_working_folder(tmp_path):
         assert logs(process) == [str(tmp_path / "out" / "metrics.jsonl")]
 
 
-def test_newest_first_and_only_what_was_written_since_it_began(tmp_path):
+def test_last_first_and_only_what_was_written_since_the_start(tmp_path):
     before, first, second = (tmp_path / f"{name}.jsonl" for name in ("before", "b", "a"))
     before.touch()
     os.utime(before, (1e9, 1e9))

@@ -244,8 +244,8 @@ def as_other(prepare, pid: int) -> set[str]:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as said:
-        answer = said.read()
+    with os.fdopen(reader) as result:
+        answer = result.read()
     os.waitpid(child, 0)
     assert answer, "the child said nothing"
     return set(json.loads(answer))
@@ -350,7 +350,7 @@ def refuse_ptrace() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="remote debugging needs no ptrace")
-def test_an_agent_that_seccomp_keeps_from_ptrace():
+def test_an_agent_without_ptrace_by_seccomp():
     blocked = (
         "ptrace is blocked by seccomp here (Seccomp: 2); "
         "allow ptrace in the agent's seccomp profile"
@@ -381,9 +381,9 @@ def test_yama_is_named_with_its_scope():
     grant = "kernel.yama.ptrace_scope={} forbids it; grant the agent CAP_SYS_PTRACE"
     assert yama_text(1) == grant.format(1)
     assert yama_text(2) == grant.format(2)
-    everybody = "kernel.yama.ptrace_scope=3 forbids it; start the job with `dfx-agent run`"
-    assert yama_text(3, own_capabilities=1 << 19) == everybody
-    assert yama_text(3) == everybody
+    all_ranks = "kernel.yama.ptrace_scope=3 forbids it; start the job with `dfx-agent run`"
+    assert yama_text(3, own_capabilities=1 << 19) == all_ranks
+    assert yama_text(3) == all_ranks
 
 
 def test_capabilities_go_by_their_names():

@@ -37,8 +37,8 @@ def can_make_user_namespaces() -> bool:
 @pytest.mark.skipif(not can_make_user_namespaces(), reason="`unshare -Ur` is not allowed here")
 def test_an_agent_inside_a_user_namespace(python):
     command = ["unshare", "-Ur", sys.executable, "-c", CHECK, str(python)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    assert json.loads(said.stdout) == [
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert json.loads(result.stdout) == [
         f"pid {python} is outside the user namespace of this agent; run the agent outside of it"
     ]
 

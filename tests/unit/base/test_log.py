@@ -25,7 +25,7 @@ def fail() -> None:
     raise ValueError("strange")
 
 
-def test_every_line_is_ours_and_a_traceback_is_kept(capsys):
+def test_every_line_has_our_prefix_and_a_traceback_is_whole(capsys):
     log.configure(None, {})
     once = log.OncePerPlace("dfx_agent.agent")
     for _ in range(3):
@@ -41,13 +41,15 @@ def test_every_line_is_ours_and_a_traceback_is_kept(capsys):
 
 
 @pytest.mark.parametrize("kind", [DeviceError, LateDeviceError, DeviceProblemError])
-def test_what_is_told_to_people_is_one_line_for_each_text(capsys, kind):
+def test_each_message_is_printed_once(capsys, kind):
     log.configure(None, {})
     once = log.OncePerPlace("dfx_agent.agent")
     for text in ("the GPU is lost", "the GPU is lost", "permission refused"):
         once.error("device nvidia:3", kind(text))
-    told = [line.partition("dfx_agent.agent: ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["device nvidia:3: the GPU is lost", "device nvidia:3: permission refused"]
+    reported = [
+        line.partition("dfx_agent.agent: ")[2] for line in capsys.readouterr().err.splitlines()
+    ]
+    assert reported == ["device nvidia:3: the GPU is lost", "device nvidia:3: permission refused"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_the_level_is_the_flag_s_else_the_environment_s(capsys, flag, variable, 
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == said
 
 
-def test_an_unknown_level_is_told_and_warnings_stay(capsys):
+def test_an_unknown_level_is_reported_and_warnings_stay(capsys):
     log.configure(None, {"DFX_LOG_LEVEL": "loud"})
     assert "DFX_LOG_LEVEL=loud: use one of debug" in capsys.readouterr().err
     assert logging.getLogger("dfx_agent").level == logging.WARNING

@@ -47,18 +47,20 @@ def test_evidence_of_who_saw_the_end_is_shown_where_what_is_left_does_not_tell(
     """Rank 1 had ended with exit code 3 and left nothing; the launcher ended rank 0."""
     file = tmp_path / "nightly-20261122T125058-crash.json"
     monkeypatch.setattr(evidence, "latest_files", lambda _directory, _run="", _kind="": [file])
-    told = seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state)
-    lines = diagnosis_text.text(told, None).splitlines()
+    reported = seen(str(tmp_path), state="insufficient evidence", rank_state=rank_state)
+    lines = diagnosis_text.text(reported, None).splitlines()
     shown = [number for number, line in enumerate(lines) if f"--evidence {file}" in line]
     assert shown == ([1] if is_shown else []), "before what is left to see"
 
 
 def test_json_says_a_number_that_is_none_as_the_api_does():
     found = Verdict("straggler", "found", "actor", "rank 1", lost_seconds=math.inf)
-    told = seen("/dfx", state="found", rank_state="live")
-    (run,) = told.runs
-    told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, verdicts=(found,)),)))
-    text = diagnosis_text.DOCUMENT.dumped(diagnosis_text.diagnosis(told, None))
+    reported = seen("/dfx", state="found", rank_state="live")
+    (run,) = reported.runs
+    reported = replace(
+        reported, snapshot=replace(reported.snapshot, runs=(replace(run, verdicts=(found,)),))
+    )
+    text = diagnosis_text.DOCUMENT.dumped(diagnosis_text.diagnosis(reported, None))
     document = json.loads(text)
     assert set(document) == {"source", "blind", "runs", "finished"}
     told_of = {"run", "standing", "incidents", "verdicts", "engine_notes", "bottleneck"}
@@ -69,21 +71,21 @@ def test_json_says_a_number_that_is_none_as_the_api_does():
 
 def test_an_engine_that_stands_out_is_said_and_is_no_verdict():
     note = EngineNote("outlier", "1", "", "replica 1 has 40 requests waiting")
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     run = replace(run, engines=EnginePool((), notes=(note,)))
-    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    text = diagnosis_text.text(told, None)
+    reported = replace(reported, snapshot=replace(reported.snapshot, runs=(run,)))
+    text = diagnosis_text.text(reported, None)
     assert "  engine: replica 1 has 40 requests waiting" in text.splitlines()
-    assert diagnosis_text.exit_code(told, None) == 0
+    assert diagnosis_text.exit_code(reported, None) == 0
 
 
 def test_while_nothing_has_been_judged_the_exit_code_is_no_0():
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     unjudged = replace(run, run="empty.jsonl", standing=UNJUDGED)
-    alone = replace(told, snapshot=replace(told.snapshot, runs=(unjudged,)))
-    both = replace(told, snapshot=replace(told.snapshot, runs=(run, unjudged)))
+    alone = replace(reported, snapshot=replace(reported.snapshot, runs=(unjudged,)))
+    both = replace(reported, snapshot=replace(reported.snapshot, runs=(run, unjudged)))
     assert diagnosis_text.exit_code(alone, None) == 2
     assert diagnosis_text.exit_code(both, None) == 0
 
@@ -93,17 +95,17 @@ def test_what_the_pipeline_waits_for_is_said_with_its_reason_and_finds_no_fault(
         "found", "", "trainer", "tool", chain=("ranks wait", "a tool call takes 0.6 s"),
         balance="2 times", first_step=3, last_step=7,
     )  # fmt: skip
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     run = replace(run, bottleneck=bottleneck)
-    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    text = diagnosis_text.text(told, None)
+    reported = replace(reported, snapshot=replace(reported.snapshot, runs=(run,)))
+    text = diagnosis_text.text(reported, None)
     lines = text.splitlines()
     at = lines.index("  pipeline: tool-bound, steps 3 to 7 of trainer")
     assert lines[at + 1 : at + 4] == [
         "    ranks wait", "    because: a tool call takes 0.6 s", "    2 times",
     ]  # fmt: skip
-    assert diagnosis_text.exit_code(told, None) == 0
+    assert diagnosis_text.exit_code(reported, None) == 0
 
 
 def test_where_a_step_goes_is_said_for_a_job_whose_roles_take_turns():
@@ -112,11 +114,11 @@ def test_where_a_step_goes_is_said_for_a_job_whose_roles_take_turns():
         "clear", step, "trainer", chain=(step, "The largest part is rollout."), balance="Left out.",
         parts=(StepPart("rollout", "work", 3.0, 0.75), StepPart("update", "work", 1.0, 0.25)),
     )  # fmt: skip
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     run = replace(run, bottleneck=bottleneck)
-    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    lines = diagnosis_text.text(told, None).splitlines()
+    reported = replace(reported, snapshot=replace(reported.snapshot, runs=(run,)))
+    lines = diagnosis_text.text(reported, None).splitlines()
     at = lines.index(f"  step: {step}")
     assert lines[at + 1 : at + 3] == ["    The largest part is rollout.", "    Left out."]
 
@@ -124,30 +126,32 @@ def test_where_a_step_goes_is_said_for_a_job_whose_roles_take_turns():
 @pytest.mark.parametrize("is_in_verdict", [True, False])
 def test_what_glibc_keeps_is_said_once(is_in_verdict):
     heap = GlibcHeap(2.0**30, 1.3 * 2**30, 1.2 * 2**30)
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     rank = replace(run.ranks[0], host_memory=HostMemory(3.0 * 2**30, None, heap))
     blamed = (rank.rank,) if is_in_verdict else ()
     verdict = Verdict("memory", "clear", rank.role, "", ranks=blamed)
     run = replace(run, ranks=(rank,), verdicts=(verdict,))
-    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    text = diagnosis_text.text(told, None)
-    said = "malloc_trim(0) would return" in " ".join(text.split())
-    assert said is not is_in_verdict
+    reported = replace(reported, snapshot=replace(reported.snapshot, runs=(run,)))
+    text = diagnosis_text.text(reported, None)
+    result = "malloc_trim(0) would return" in " ".join(text.split())
+    assert result is not is_in_verdict
 
 
 def test_what_the_devices_did_in_each_stage_is_said():
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     stages = (
         StageDevice("actor_update", 40, 40.0, 1.0, 0.62, 0.41, 655.0, 70 * 2.0**30, 1.7e9, 0.0),
         StageDevice("rollout", 20, 20.0, 0.9, None, throttled_ratio=0.5),
         StageDevice("", 1, 1.0),
     )
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
-    told = replace(told, snapshot=replace(told.snapshot, runs=(replace(run, ranks=(rank,)),)))
-    assert "GPU 3" not in diagnosis_text.text(told, None), "healthy"
-    text = diagnosis_text.text(told, None, is_verbose=True)
+    reported = replace(
+        reported, snapshot=replace(reported.snapshot, runs=(replace(run, ranks=(rank,)),))
+    )
+    assert "GPU 3" not in diagnosis_text.text(reported, None), "healthy"
+    text = diagnosis_text.text(reported, None, is_verbose=True)
     text = " ".join(text.split())
     assert (
         "(GPU 3): actor_update: SM active 62%, tensor cores 41%, 70.0 GiB, 655 W; "
@@ -157,8 +161,8 @@ def test_what_the_devices_did_in_each_stage_is_said():
 
 
 def test_of_many_stages_the_longest_are_said_in_their_order():
-    told = seen("/dfx", state="clear", rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state="clear", rank_state="live")
+    (run,) = reported.runs
     stages = tuple(StageDevice(f"own_{n}", 1, 1.0 + (n != 3), 0.5) for n in range(7))
     rank = replace(run.ranks[0], device_names=("nvidia:3",), device_stages=stages)
     text = "\n".join(diagnosis_text._devices_lines(replace(run, ranks=(rank,))))
@@ -168,8 +172,8 @@ def test_of_many_stages_the_longest_are_said_in_their_order():
 
 def large(state: str = "found") -> Observed:
     """256 ranks of which each has something to say."""
-    told = seen("/dfx", state=state, rank_state="live")
-    (run,) = told.runs
+    reported = seen("/dfx", state=state, rank_state="live")
+    (run,) = reported.runs
     heap = HostMemory(3.0 * 2**30, None, GlibcHeap(2.0**30, 1.3 * 2**30, 1.2 * 2**30))
     stages = (StageDevice("actor_update", 40, 40.0, 1.0, 0.62),)
     holders = (LoopHolder("f (a.py)", 3.0, 2, 2.0),)
@@ -189,7 +193,7 @@ def large(state: str = "found") -> Observed:
         Verdict("hang", "found", "actor", "Rank 7 is stuck.", ("7",), evidence=evidence),
     )
     run = replace(run, ranks=ranks, verdicts=verdicts)
-    return replace(told, snapshot=replace(told.snapshot, runs=(run,)))
+    return replace(reported, snapshot=replace(reported.snapshot, runs=(run,)))
 
 
 def test_256_ranks_are_one_screen_worst_first_and_verbose_is_all_of_it():
@@ -207,23 +211,23 @@ def test_256_ranks_are_one_screen_worst_first_and_verbose_is_all_of_it():
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_text_is_as_wide_as_the_terminal(width):
-    told = large()
-    (run,) = told.runs
+    reported = large()
+    (run,) = reported.runs
     found = replace(run.verdicts[2], summary="word " * 60, evidence=("word " * 60,))
     run = replace(run, verdicts=(found,), standing=Standing("found", "word " * 60))
-    told = replace(told, snapshot=replace(told.snapshot, runs=(run,)))
-    lines = diagnosis_text.text(told, None, width=width).splitlines()
+    reported = replace(reported, snapshot=replace(reported.snapshot, runs=(run,)))
+    lines = diagnosis_text.text(reported, None, width=width).splitlines()
     lines = [line for line in lines if "word" in line]
     assert max(map(len, lines)) in range(width - 6, width + 1)
 
 
 def test_the_run_with_a_finding_is_the_first_and_more_than_three_are_a_line_each():
-    told = large("clear")
-    (run,) = told.runs
+    reported = large("clear")
+    (run,) = reported.runs
     quiet = [replace(run, run=f"quiet {number}", verdicts=()) for number in range(5)]
     sick = replace(run, run="sick", standing=Standing("found", "Rank 7 is stuck."))
-    told = replace(told, snapshot=replace(told.snapshot, runs=(*quiet, sick)))
-    heads = [line for line in diagnosis_text.text(told, None).splitlines() if line[:3] == "run"]
+    reported = replace(reported, snapshot=replace(reported.snapshot, runs=(*quiet, sick)))
+    heads = [line for line in diagnosis_text.text(reported, None).splitlines() if line[:3] == "run"]
     assert heads[0].startswith("run sick: 256 of 256 processes live")
     assert heads[3:] == [f"run quiet {n}: clear: {run.standing.reason}" for n in (2, 3, 4)]
 

@@ -16,8 +16,8 @@ TRACE = b"t" * 16
 def span(name="work", number=1, parent=b"", begin=10, end=20, trace=TRACE, step=None, **resource):
     known = {"service.name": "actor_train", "service.instance.id": "actor_train-3"} | resource
     attributes = {} if step is None else {"global_step": step}
-    told = {key: value for key, value in known.items() if value is not None}
-    return ReceivedSpan(name, trace, bytes([number]) * 8, parent, begin, end, attributes, told)
+    reported = {key: value for key, value in known.items() if value is not None}
+    return ReceivedSpan(name, trace, bytes([number]) * 8, parent, begin, end, attributes, reported)
 
 
 def of(**resource):
@@ -59,7 +59,7 @@ def test_a_trace_is_told_when_its_root_and_who_is_late_have_come():
     root = replace(root, resource={"service.name": "driver"})
     traces.add([root], 100.0)
     assert traces.whole(105.0) == []
-    (worker, driver) = sorted(traces.whole(106.0), key=lambda each: each.sender)
+    (worker, driver) = sorted(traces.whole(106.0), key=lambda item: item.sender)
     assert worker.sender == SpanSender("", "actor", 3, "")
     assert (worker.step, worker.begin_ns, worker.end_ns) == (7, 5, 30)
     assert [stage.name for stage in worker.stages] == ["actor_update"]
@@ -72,8 +72,8 @@ def test_a_trace_without_a_root_is_told_at_last():
     traces = SpanTraces()
     traces.add([span("work", 2, b"\1" * 8)], 0.0)
     assert traces.whole(899.0) == []
-    (told,) = traces.whole(900.0)
-    assert (told.step, [stage.name for stage in told.stages]) == (None, ["work"])
+    (reported,) = traces.whole(900.0)
+    assert (reported.step, [stage.name for stage in reported.stages]) == (None, ["work"])
 
 
 def test_what_is_no_stage_leaves_its_children_to_what_is_around_it():
@@ -81,8 +81,8 @@ def test_what_is_no_stage_leaves_its_children_to_what_is_around_it():
     inner = span("inner", 3, b"\2" * 8, 12, 14)
     middle = span("exec", 2, b"\1" * 8, 11, 19)
     traces.add([inner, middle, span("outer", 1)], 0.0)
-    (told,) = traces.whole(6.0)
-    outer, within = told.stages
+    (reported,) = traces.whole(6.0)
+    outer, within = reported.stages
     assert (outer.name, within.name, within.parent) == ("outer", "inner", outer.number)
 
 
@@ -90,8 +90,8 @@ def test_spans_in_a_ring_have_an_end():
     traces = SpanTraces()
     traces.add([span("exec", 1, b"\2" * 8), span("exec", 2, b"\1" * 8)], 0.0)
     traces.add([span("work", 3, b"\1" * 8)], 0.0)
-    (told,) = traces.whole(900.0)
-    assert [stage.parent for stage in told.stages] == [0]
+    (reported,) = traces.whole(900.0)
+    assert [stage.parent for stage in reported.stages] == [0]
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 1), (20, 10), (5, 1 << 63)])
@@ -105,9 +105,9 @@ def test_what_waits_is_bounded(monkeypatch):
     monkeypatch.setattr(span_traces, "_MAX_SPANS", 10)
     monkeypatch.setattr(span_traces, "_MAX_OF_TRACE", 4)
     traces = SpanTraces()
-    told = [span("work", 2, b"\1" * 8, trace=bytes([1]) * 16)] * 6
-    assert traces.add(told, 0.0) == 2
+    reported = [span("work", 2, b"\1" * 8, trace=bytes([1]) * 16)] * 6
+    assert traces.add(reported, 0.0) == 2
     for number in range(2, 9):
         traces.add([span("work", 2, b"\1" * 8, trace=bytes([number]) * 16)], 0.0)
     assert traces.num_left_out == 2 + 4, "the oldest trace went"
-    assert sum(len(each.stages) for each in traces.whole(900.0)) == 7
+    assert sum(len(item.stages) for item in traces.whole(900.0)) == 7

@@ -72,10 +72,10 @@ def test_a_rank_without_a_guest_is_shown_as_starting_until_the_job_ends(launcher
         for rank in run.ranks
     }
     assert is_starting == {(trains, "0"): False, (starts, "2"): True}
-    (said,) = (v for v in run.verdicts if v.role == "")
-    assert (said.kind, said.state) == ("hang", "insufficient evidence")
-    assert said.summary.startswith("Rank 2 has been starting for ")
-    assert said.action == f"Run `py-spy dump --pid {starts}` to see what it imports or waits for."
+    (result,) = (v for v in run.verdicts if v.role == "")
+    assert (result.kind, result.state) == ("hang", "insufficient evidence")
+    assert result.summary.startswith("Rank 2 has been starting for ")
+    assert result.action == f"Run `py-spy dump --pid {starts}` to see what it imports or waits for."
     starting.start()
     starting.stop()
     assert [rank.pid for rank in row(agent).ranks] == [trains]

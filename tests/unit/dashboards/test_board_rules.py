@@ -212,18 +212,18 @@ def test_instant_queries_look_back_over_a_failed_scrape():
 def test_every_label_of_a_legend_survives_the_aggregation():
     """Also: a series per rank is aggregated by rank, so that a restart adds no row."""
     for query in QUERIES:
-        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
-        assert set(re.findall(r"{{(\w+)}}", query.legend)) <= kept, query
+        stored = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
+        assert set(re.findall(r"{{(\w+)}}", query.legend)) <= stored, query
 
 
-def test_the_whole_batch_is_told_from_its_parts():
+def test_the_whole_batch_differs_from_its_parts():
     """max over environments or scopes would show the worst part as if it were the whole."""
     parts = {"env", "subset", "agent", "scope", "variant", "stat", "domain"}
     for query in EVERY_QUERY:
-        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
+        stored = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", query.text))))
         for name, _, after in selectors(query.text):
             matched = set(re.findall(r"(\w+)[=!]", re.match(r"(\{.*?\})?", after)[0]))
-            left = set(METRICS[name].labels) & parts - matched - kept
+            left = set(METRICS[name].labels) & parts - matched - stored
             assert not left, f"{query}: {name} {left}"
 
 

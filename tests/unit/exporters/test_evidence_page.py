@@ -67,7 +67,7 @@ def test_nothing_that_a_job_names_is_run():
 
 def test_what_is_known_of_an_incident_is_on_its_page():
     page = of_incident(incident())
-    for said in (
+    for result in (
         "not over when written",
         '<div class="verdict found">',
         "<tr class=blamed>",
@@ -78,7 +78,7 @@ def test_what_is_known_of_an_incident_is_on_its_page():
         "cause: forward (train.py:7); to blame",
         "Last steps",
     ):
-        assert said in page, said
+        assert result in page, result
 
 
 def test_a_run_of_now_has_a_page_without_stacks():
@@ -119,8 +119,12 @@ def test_a_report_has_the_incidents_of_the_agent_and_every_drawing():
     assert "148" not in page[len(head) : page.index("<h2>Ranks")], "the incident has the begin"
     drawn = re.findall(r"<figcaption>([^<]*)", head)
     assert drawn[0] == "reward: 3.9 at step 39, 0 to 3.9 since step 0"
-    for said in ("Last step of each rank", "Timeline of the latest steps", "Work of each rank in"):
-        assert any(text.startswith(said) for text in drawn), said
+    for result in (
+        "Last step of each rank",
+        "Timeline of the latest steps",
+        "Work of each rank in",
+    ):
+        assert any(text.startswith(result) for text in drawn), result
     lines = re.findall(r'<polyline class="(\w+)"', head)
     assert lines == ["value", "value", "mark", "mark"], "NaN ends a line; two incidents began"
     assert head.count("<rect") > len(run.ranks) * len(run.steps)
@@ -175,11 +179,11 @@ JSON = st.recursive(
 def test_a_broken_file_is_a_page_or_one_line(part, value):
     text = json.dumps({**PARTS, part: value}).encode()
     try:
-        said = of_incident(DOCUMENT.read(text)).partition("\n")[0]
+        result = of_incident(DOCUMENT.read(text)).partition("\n")[0]
     except (ValueError, OverflowError) as error:
-        said = reason(error)
-    assert said
-    assert "\n" not in said
+        result = reason(error)
+    assert result
+    assert "\n" not in result
 
 
 @given(st.binary(max_size=60))

@@ -92,9 +92,9 @@ def test_a_field_that_has_a_default_may_be_missing():
 @pytest.mark.parametrize("version", [FACTS_VERSION + 1, 0, -1])
 def test_another_version_is_refused_with_one_line(version):
     document = {**json.loads(dumped(EMPTY)), "version": version, "facts": "of another shape"}
-    said = refusal(json.dumps(document).encode())
+    result = refusal(json.dumps(document).encode())
     remedy = "give hub and nodes the same dfx-agent"
-    assert said == f"facts of version {version}, the hub reads {FACTS_VERSION}: {remedy}"
+    assert result == f"facts of version {version}, the hub reads {FACTS_VERSION}: {remedy}"
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_what_is_foreign_or_broken_is_refused_with_one_line(document, said):
 def test_a_broken_field_is_named():
     document = json.loads(dumped(replace(EMPTY, seats=(Seat(role="trainer", label="0"),))))
     document["facts"]["seats"][0]["rank"] = "first"
-    said = refusal(json.dumps(document).encode())
-    assert said.startswith("facts that cannot be read: facts.seats.0.rank ")
+    result = refusal(json.dumps(document).encode())
+    assert result.startswith("facts that cannot be read: facts.seats.0.rank ")
 
 
 JSON = st.recursive(
@@ -154,7 +154,7 @@ def test_a_mapping_with_keys_of_tuples_is_read_or_refused_with_one_line(data):
 
 @settings(max_examples=50)
 @given(data=st.data())
-def test_crossings_are_read_or_refused_with_one_line(data):
+def test_batches_are_read_or_refused_with_one_line(data):
     lists = st.lists(JSON, max_size=3)
     fields = data.draw(JSON | st.fixed_dictionaries({"k": lists | JSON, "v": lists | JSON}))
     crossing = {"boundary": "rollout", "step": 1, "time_ns": 1, "fields": fields}
@@ -168,11 +168,11 @@ def test_crossings_are_read_or_refused_with_one_line(data):
     assert "\n" not in problem_of(document)
 
 
-def test_a_field_of_a_batch_is_told_again_only_where_it_has_changed():
+def test_a_field_of_a_batch_is_sent_again_only_if_it_changed():
     before = {("values", "prompts"): 7.0, ("num_rows", ""): 4.0, ("num_nonfinite", "uid"): 0.0}
     after = {**before, ("values", "rewards"): 9.0, ("num_rows", ""): 5.0}
-    crossings = (Crossing("rollout", 3, 1, before), Crossing("reward", 3, 2, after))
-    facts = replace(EMPTY, batches=(LedgerNews(ProcessId("t", "0", 7), 0, (3,), crossings),))
+    batches = (Crossing("rollout", 3, 1, before), Crossing("reward", 3, 2, after))
+    facts = replace(EMPTY, batches=(LedgerNews(ProcessId("t", "0", 7), 0, (3,), batches),))
     (news,) = json.loads(dumped(facts))["facts"]["batches"]
     assert news["completed"][1]["fields"]["v"] == [None, 5.0, 0.0, 9.0]
     assert loaded(dumped(facts)) == facts

@@ -26,7 +26,7 @@ def test_a_strange_stride_neither_raises_nor_takes_long(stride):
     assert not stride.has(-1)
 
 
-def test_a_group_is_whole_when_all_its_members_are_told():
+def test_a_group_is_complete_when_all_members_are_reported():
     group = ProcessGroup("tp", "tensor", 4, (RankRange(0, 2, 2), RankRange(5, 6, 1)))
     assert group.is_whole
     assert [rank for rank in range(8) if group.has(rank)] == [0, 2, 5, 6]

@@ -13,15 +13,15 @@ STAGE = ("stage", "train")
 
 
 def step(number: int, walls: dict[str, float], **known: float | SchedTimes | None) -> Step:
-    of = {
+    entry = {
         rank: RankStep(wall, wall / 4, {STAGE: wall * 3 / 4}, None, **known)  # type: ignore[arg-type]
         for rank, wall in walls.items()
     }
-    return Step(number, number * 10.0, number, of)
+    return Step(number, number * 10.0, number, entry)
 
 
 def taken(short: ShortSteps, steps: list[Step]) -> list[Step]:
-    return [whole for each in steps if (whole := short.take(each)) is not None]
+    return [whole for item in steps if (whole := short.take(item)) is not None]
 
 
 def test_a_step_that_is_long_enough_stays_as_it_is():
@@ -41,17 +41,17 @@ def test_short_ones_are_given_once_they_last_long_enough_for_every_rank():
 def test_no_second_is_lost_but_those_still_gathered(walls: list[float]):
     steps = [step(number, {"0": wall, "1": wall}) for number, wall in enumerate(walls)]
     whole = taken(ShortSteps(), steps)
-    num_taken = sum(each.num_steps for each in whole)
+    num_taken = sum(item.num_steps for item in whole)
     for part in (
-        lambda of: of.wall_seconds,
-        lambda of: of.waited_seconds,
-        lambda of: of.parts[STAGE],
+        lambda entry: entry.wall_seconds,
+        lambda entry: entry.waited_seconds,
+        lambda entry: entry.parts[STAGE],
     ):
-        total = sum(part(each.ranks["0"]) * each.num_steps for each in whole)
-        assert total == pytest.approx(sum(part(each.ranks["0"]) for each in steps[:num_taken]))
+        total = sum(part(item.ranks["0"]) * item.num_steps for item in whole)
+        assert total == pytest.approx(sum(part(item.ranks["0"]) for item in steps[:num_taken]))
     assert sum(walls[num_taken:]) < LEAST_SECONDS
     assert all(
-        each.ranks["0"].wall_seconds * each.num_steps >= LEAST_SECONDS * 0.999 for each in whole
+        item.ranks["0"].wall_seconds * item.num_steps >= LEAST_SECONDS * 0.999 for item in whole
     )
 
 
@@ -60,15 +60,15 @@ def test_what_is_not_known_of_one_is_not_known_of_the_mean():
     known = step(1, {"0": 0.2}, num_forward_tokens=6.0, busy_seconds=0.1, processor=had)
     more = step(2, {"0": 0.2}, num_forward_tokens=8.0, busy_seconds=0.2, processor=SchedTimes(0, 0))
     (whole,) = taken(ShortSteps(), [known, more])
-    of = whole.ranks["0"]
-    assert (of.num_tokens, of.num_forward_tokens) == (None, 7.0)
-    assert of.busy_seconds == pytest.approx(0.15)
-    assert of.processor == SchedTimes(1_000_000, 500_000, 2.0)
+    entry = whole.ranks["0"]
+    assert (entry.num_tokens, entry.num_forward_tokens) == (None, 7.0)
+    assert entry.busy_seconds == pytest.approx(0.15)
+    assert entry.processor == SchedTimes(1_000_000, 500_000, 2.0)
     (whole,) = taken(ShortSteps(), [known, step(2, {"0": 0.2})])
     assert (whole.ranks["0"].busy_seconds, whole.ranks["0"].processor) == (None, None)
 
 
-def test_other_ranks_begin_anew():
+def test_other_ranks_start_from_nothing():
     short = ShortSteps()
     assert short.take(step(1, {"0": 0.2, "1": 0.2})) is None
     assert short.take(step(2, {"0": 0.2})) is None

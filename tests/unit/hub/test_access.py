@@ -116,7 +116,7 @@ def test_what_comes_through_a_proxy_shows_the_token(header):
         assert client.get("/metrics", headers=headers).status_code == 200
 
 
-def test_a_given_token_is_asked_of_everybody():
+def test_a_configured_token_is_required_of_every_sender():
     with serving(Access(TOKEN)) as address, client_of(address) as client:
         assert client.get("/metrics").status_code == 401
 
@@ -130,7 +130,7 @@ def test_without_a_token_nothing_can_be_changed():
         assert client.post(RESET, params={"token": ""}).status_code == 401
 
 
-def test_a_process_of_the_same_user_may_tell_a_hub_something():
+def test_a_process_of_the_same_user_may_send_to_a_hub():
     with serving(Access(None, uids=ME)) as address, client_of(address) as client:
         assert client.post("/v1/logs").status_code == 404, "let in: this app has no such path"
         forwarded = {"X-Forwarded-For": "127.0.0.1"}
@@ -140,7 +140,7 @@ def test_a_process_of_the_same_user_may_tell_a_hub_something():
 
 
 @needs_root
-def test_another_local_user_tells_a_hub_nothing():
+def test_another_local_user_may_not_send_to_a_hub():
     with serving(Access(None, uids=ME, is_open_to_local_users=True)) as address:
         assert ask(address, "/v1/logs", "POST") == 401
 

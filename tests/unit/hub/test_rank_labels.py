@@ -42,7 +42,7 @@ def test_who_claims_a_rank_and_is_silent_then_leaves_the_job_to_be_judged():
     assert "Rank 3 is claimed by node-b and node-c" in hub.verdict("hang", 22).summary
 
 
-def test_two_jobs_of_one_name_are_kept_apart_by_where_they_meet():
+def test_two_jobs_of_one_name_differ_by_their_rendezvous():
     hub = Hub(
         Node("node-a", (0, 1), world_size=2),
         Node("node-b", (0, 1), world_size=2, rendezvous="10.0.0.2:29500"),
@@ -74,7 +74,7 @@ def test_nodes_that_do_not_know_where_they_meet_are_one_job():
     assert len(hub.run(3).ranks) == 4
 
 
-def test_a_run_that_a_node_tells_nothing_of_any_more_is_forgotten_there():
+def test_a_run_that_a_node_no_longer_reports_is_removed_there():
     hub = Hub(Node("node-a", (0, 1)), Node("node-b", (2, 3)))
     hub.follow(0, 3)
     other = Node("node-b", (0,), world_size=1, run="other")

@@ -43,15 +43,15 @@ def test_what_was_added_at_the_end_is_found(before, added, num_gone):
     assert [*before, *new][-len(now) :] == list(now)[-len([*before, *new]) :]
 
 
-def test_each_is_told_once_and_all_again_when_asked():
-    told: UnsentItems[int] = UnsentItems(4)
-    told.add([1, 2])
-    assert (told.news(is_full=False), told.news(is_full=False)) == ((1, 2), ())
-    told.add([3, 4, 5, 6, 7])
-    assert told.news(is_full=False) == (4, 5, 6, 7)
-    assert told.news(is_full=True) == (4, 5, 6, 7)
-    told.add([8])
-    assert told.news(is_full=False) == (8,)
+def test_each_fact_is_sent_once_and_all_on_request():
+    reported: UnsentItems[int] = UnsentItems(4)
+    reported.add([1, 2])
+    assert (reported.news(is_full=False), reported.news(is_full=False)) == ((1, 2), ())
+    reported.add([3, 4, 5, 6, 7])
+    assert reported.news(is_full=False) == (4, 5, 6, 7)
+    assert reported.news(is_full=True) == (4, 5, 6, 7)
+    reported.add([8])
+    assert reported.news(is_full=False) == (8,)
 
 
 def taken(node: NodeRun, facts: RunFacts) -> RunFacts:
@@ -92,7 +92,7 @@ def test_increments_make_the_whole(dfx_dir):
             )  # fmt: skip
 
 
-def test_what_is_told_does_not_grow_while_nothing_happens(dfx_dir):
+def test_facts_do_not_grow_while_nothing_happens(dfx_dir):
     with staged(dfx_dir) as scene:
         scene.agent.collect_facts("node-a")
         scene.warm_up()
@@ -116,7 +116,7 @@ def test_an_agent_without_a_run_says_that_it_is_there(dfx_dir):
         assert facts.now_ns <= time.monotonic_ns()
 
 
-def test_durations_are_told_again_where_they_change_a_limit():
+def test_durations_are_sent_again_if_they_change_a_limit():
     """A limit is some times the median and the longest: what is like those is not news."""
     unsent, known = UnsentFacts(), [1_000_000_000] * 20
     assert told_by(unsent, known) == {"backward": (1_000_000_000,) * 20}
@@ -128,8 +128,8 @@ def test_durations_are_told_again_where_they_change_a_limit():
 
 def told_by(unsent: UnsentFacts, known: list[int]) -> dict[str, tuple[int, ...]]:
     rank = RankFacts(label="0", begin_ns=7, stage_durations={"backward": tuple(known)})
-    (told,) = unsent.ranks("trainer", [rank], is_full=False)
-    return dict(told.stage_durations)
+    (reported,) = unsent.ranks("trainer", [rank], is_full=False)
+    return dict(reported.stage_durations)
 
 
 def test_a_step_that_closed_and_who_is_there_is_news():
@@ -161,19 +161,19 @@ def test_who_stands_is_news(dfx_dir):
         assert tracks.has_stalled_process(now_ns + 7 * 10**9, 6 * 10**9)
 
 
-def test_readings_of_one_process_are_told_as_one():
+def test_readings_of_one_process_are_merged():
     process = ProcessId("trainer", "0", 7)
     loss, reward = (ScalarRecord(key, 1.0, 3, 5) for key in ("loss", "reward"))
-    told = [ReportedScalars(process, "verl", (each,), 11) for each in (loss, reward)]
+    reported = [ReportedScalars(process, "verl", (item,), 11) for item in (loss, reward)]
     other = ReportedScalars(process, "verl", (loss,), 12)  # another clock
-    assert list(_joined([*told, other], _with_scalars)) == [
+    assert list(_joined([*reported, other], _with_scalars)) == [
         ReportedScalars(process, "verl", (loss, reward), 11), other,
     ]  # fmt: skip
     news = [LedgerNews(process, lost, (3,)) for lost in (0, 0, 1)]
     assert list(_joined(news, _with_batches)) == [news[0], news[2]]
 
 
-def test_a_launcher_that_waits_is_told_until_its_run_has_somebody(dfx_dir):
+def test_a_waiting_launcher_is_reported_until_its_run_has_ranks(dfx_dir):
     with staged(dfx_dir) as scene:
         launch = Launch(run="r", num_nodes=2, meets_at="a:1", begin_ns=5)
         scene.agent.collect_facts("node-a", launch)
@@ -191,7 +191,7 @@ def test_totals_are_sent_every_minute_and_when_the_process_has_ended(role, secon
 
     def sent(at_seconds: int, *, is_full: bool = False) -> list[int]:
         totals = unsent.totals([process], read, at_seconds * 10**9, is_full=is_full)
-        return [each.num_records for each in totals]
+        return [item.num_records for item in totals]
 
     def read(_process: ProcessId) -> RankTotals:
         return RankTotals(process=process, num_records=next(reads))

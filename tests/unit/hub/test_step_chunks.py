@@ -11,14 +11,14 @@ from dfx_agent.hub.sending import StepChunks
 
 
 def step(number: int, wall: float, label: str = "0") -> Step:
-    of = RankStep(
+    entry = RankStep(
         wall, 0.1 * wall, {("idle", ""): 0.0, ("transfer", ""): 0.0}, None,
         groups={"0": GroupTime(2, 2 * number, 0.1 * wall)},
     )  # fmt: skip
-    return Step(number, float(number), 0, {label: of})
+    return Step(number, float(number), 0, {label: entry})
 
 
-def test_long_steps_are_told_as_they_are():
+def test_long_steps_are_sent_whole():
     steps = [step(number, 0.3) for number in range(5)]
     assert list(StepChunks().join(steps)) == steps
 
@@ -41,11 +41,11 @@ def test_nodes_that_read_at_other_moments_cut_at_the_same_numbers(wall, cuts):
 def test_a_chunk_is_the_mean_step_with_all_its_collectives():
     (chunk,) = StepChunks().join([step(number, 0.1) for number in (4, 5, 6, 7, 8)])
     assert (chunk.step, chunk.num_steps) == (7, 4)
-    of = chunk.ranks["0"]
-    assert of.wall_seconds == pytest.approx(0.1)
-    assert of.groups["0"] == GroupTime(8, 14, pytest.approx(0.01))
+    entry = chunk.ranks["0"]
+    assert entry.wall_seconds == pytest.approx(0.1)
+    assert entry.groups["0"] == GroupTime(8, 14, pytest.approx(0.01))
 
 
 def test_another_set_of_ranks_ends_a_chunk():
-    told = StepChunks().join([step(0, 0.1), step(1, 0.1, "1"), step(8, 0.1, "1")])
-    assert [(chunk.step, chunk.num_steps) for chunk in told] == [(0, 1), (1, 1)]
+    reported = StepChunks().join([step(0, 0.1), step(1, 0.1, "1"), step(8, 0.1, "1")])
+    assert [(chunk.step, chunk.num_steps) for chunk in reported] == [(0, 1), (1, 1)]

@@ -25,7 +25,7 @@ def xid(seconds: float, apart_seconds: float, rank: str) -> Reported:
     return Reported("nvidia:1", "XID 79", "", at, "node-b", (("trainer", rank),))
 
 
-def test_an_xid_stands_beside_the_hang_of_its_rank():
+def test_an_xid_is_shown_with_the_hang_of_its_rank():
     hub = hung()
     hub.follow(3, 19)
     a, b = hub.nodes.values()

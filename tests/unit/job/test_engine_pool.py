@@ -35,13 +35,13 @@ def test_the_spread_is_of_those_that_are_up():
     assert pool.spreads[f"{TTFT}_p99"].max == 0.2
 
 
-def test_one_that_is_not_up_is_told_with_its_reason():
+def test_one_that_is_not_up_is_reported_with_its_reason():
     (note,) = notes(engine("0"), engine("1", "gone", reason="no answer"))
     assert (note.kind, note.replica) == ("not up", "1")
     assert note.sentence == "replica 1 (http://127.0.0.1:8001/metrics) is gone: no answer"
 
 
-def test_alike_engines_say_nothing():
+def test_similar_engines_have_no_finding():
     assert notes(engine("0", waiting=7.0, ttft=0.11), engine("1", waiting=5.0)) == ()
     assert notes(engine("0", waiting=900.0, ttft=9.0)) == ()  # nobody to compare with
 
@@ -57,7 +57,7 @@ def test_a_few_more_requests_from_none_are_no_outlier():
     assert notes(engine("0", waiting=7.0), engine("1"), engine("2")) == ()
 
 
-def test_a_slow_one_is_told_by_its_latency_where_enough_was_observed():
+def test_a_slow_engine_is_found_by_its_latency_with_enough_requests():
     others = [engine("1"), engine("2"), engine("3")]
     (note,) = notes(engine("0", ttft=1.5), *others)
     assert (note.quantity, note.value, note.reference) == (TTFT, 1.5, 0.1)
@@ -69,8 +69,8 @@ def test_a_slow_one_is_told_by_its_latency_where_enough_was_observed():
 
 def test_a_few_milliseconds_between_tokens_matter():
     def of(replica, seconds):
-        told = {"inter_token_latency_seconds": Latency(99.0, seconds, seconds, seconds)}
-        return replace(engine(replica), latencies=told)
+        reported = {"inter_token_latency_seconds": Latency(99.0, seconds, seconds, seconds)}
+        return replace(engine(replica), latencies=reported)
 
     (note,) = notes(of("0", 0.04), of("1", 0.01))
     assert (note.quantity, note.value) == ("inter_token_latency_seconds", 0.04)

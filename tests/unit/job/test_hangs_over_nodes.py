@@ -11,7 +11,7 @@ def hub() -> Hub:
     return Hub(Node("node-a", (0, 1)), Node("node-b", (2, 3), apart_seconds=-300.0))
 
 
-def test_nobody_who_goes_on_hangs(hub):
+def test_a_rank_that_makes_progress_does_not_hang(hub):
     hub.follow(0, 3)
     assert (hub.verdict("hang", 3).state, hub.verdict("crash", 3).state) == ("clear", "clear")
 

@@ -13,8 +13,8 @@ def tell(hub: Hub, step: int, seconds: float) -> None:
     """Each node's step of that second comes at ``seconds``."""
     for node in hub.nodes.values():
         ranks = {str(rank): ALIKE for rank in node.ranks}
-        told = stepped(step, HUB_SECONDS + step + node.apart_seconds, ranks)
-        hub.tell(node.facts(step, steps=(replace(told, num_ranks=2),)), seconds)
+        reported = stepped(step, HUB_SECONDS + step + node.apart_seconds, ranks)
+        hub.tell(node.facts(step, steps=(replace(reported, num_ranks=2),)), seconds)
 
 
 def test_nothing_is_clear_by_what_came_late():

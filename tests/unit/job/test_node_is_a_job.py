@@ -160,7 +160,7 @@ class Both:
 def differences(one: object, other: object, path: str = "") -> Iterator[str]:
     """Paths at which both differ by more than what is permitted or rounded."""
     if is_dataclass(one) and type(one) is type(other):
-        skipped = {name for of, name in PERMITTED if isinstance(one, of)}
+        skipped = {name for entry, name in PERMITTED if isinstance(one, entry)}
         skipped |= NOT_SENT.keys() if isinstance(one, RankRow) else set()
         for field in fields(one):
             if field.name not in skipped:

@@ -121,17 +121,17 @@ def said(hub: Hub, tell, seconds: int) -> Verdict | None:
     ids=["idle", "never came", "all"],
 )
 def test_nodes_that_torchrun_waits_for_are_said_within_a_minute(node_ranks, idle, words):
-    hub, tell = torchrun(*node_ranks, idle=idle)
-    assert said(hub, tell, 40) is None
-    found = said(hub, tell, 55)
+    hub, report = torchrun(*node_ranks, idle=idle)
+    assert said(hub, report, 40) is None
+    found = said(hub, report, 55)
     assert (found.state, found.summary) == ("insufficient evidence", words)
     assert found.evidence[0] == "torchrun on a (node rank 0) meets at a:29500"
 
 
 def test_an_absurd_number_of_nodes_costs_nothing():
-    hub, tell = torchrun(0, idle=False, num_nodes=2**31 - 1)
+    hub, report = torchrun(0, idle=False, num_nodes=2**31 - 1)
     tracemalloc.start()
-    found = said(hub, tell, 55)
+    found = said(hub, report, 55)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     absent = "node ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2147483638 more did not"
@@ -140,8 +140,8 @@ def test_an_absurd_number_of_nodes_costs_nothing():
 
 
 def test_nodes_that_never_come_are_a_hang():
-    hub, tell = torchrun(0, 1)
-    found = said(hub, tell, 305)
+    hub, report = torchrun(0, 1)
+    found = said(hub, report, 305)
     assert (found.state, found.cause) == ("found", "rendezvous")
     (incident,) = hub.run(305).incidents
     assert incident.kind == "hang"
@@ -149,8 +149,8 @@ def test_nodes_that_never_come_are_a_hang():
 
 
 def test_ranks_take_the_place_of_their_launcher():
-    hub, tell = torchrun(0, 1)
-    assert said(hub, tell, 55) is not None
+    hub, report = torchrun(0, 1)
+    assert said(hub, report, 55) is not None
     nodes = [Node("a", (0, 1), rendezvous="a:1"), Node("b", (2, 3), rendezvous="a:1")]
     other = Node("d", (0,), world_size=1, rendezvous="d:1")
     for node in (*nodes, other):
@@ -161,8 +161,8 @@ def test_ranks_take_the_place_of_their_launcher():
 
 
 def test_a_launcher_that_ends_leaves_nothing():
-    hub, tell = torchrun(0)
-    tell(0)
+    hub, report = torchrun(0)
+    report(0)
     assert len(hub.folds.snapshot(*hub.at(1)).runs) == 1
     hub.tell(replace(Node("a", (), number=1).facts(2), run="", seats=(), ranks={}, is_last=True), 2)
     hub.folds.snapshot(*hub.at(3))

@@ -57,10 +57,10 @@ def test_a_node_that_is_there_with_nobody_is_named():
 
 def test_a_silent_agent_is_no_dead_rank(hub):
     hub.follow(4, 30, without="node-b")
-    said = unsure(hub, 30)
-    assert "The agent of node-b has sent nothing for 27" in said
-    assert "whether ranks 2, 3 run is not known" in said
-    assert "never joined" not in said
+    result = unsure(hub, 30)
+    assert "The agent of node-b has sent nothing for 27" in result
+    assert "whether ranks 2, 3 run is not known" in result
+    assert "never joined" not in result
     assert hub.verdict("crash", 30).ranks == ()
 
 
@@ -73,7 +73,7 @@ def test_ranks_of_a_silent_agent_that_take_part_still_run(hub):
     assert "ranks 2, 3 still take part in collectives" in unsure(hub, 30)
 
 
-def test_a_host_that_does_not_answer_while_its_ranks_go_on_is_cut_off(hub):
+def test_a_silent_host_with_running_ranks_is_cut_off(hub):
     hub.follow(4, 25, without="node-b")
     for rank in (0, 1):
         hub.nodes["node-a"].stands(rank, 29, reached={"0": 50})
@@ -85,9 +85,9 @@ def test_a_host_that_does_not_answer_while_its_ranks_go_on_is_cut_off(hub):
 def test_a_host_that_does_not_answer_may_be_gone(hub):
     hub.follow(4, 24, without="node-b")
     hub.folds.probed("node-b", "no answer")
-    said = unsure(hub, 24)
-    assert "node-b has been gone, or without network, for " in said
-    assert "neither its host nor ranks 2, 3 respond." in said
+    result = unsure(hub, 24)
+    assert "node-b has been gone, or without network, for " in result
+    assert "neither its host nor ranks 2, 3 respond." in result
 
 
 def test_an_agent_that_ended_in_order_says_so(hub):

@@ -21,11 +21,11 @@ def nodes() -> tuple[Node, Node]:
 
 
 def loss(node: Node, rank: int, values: dict[int, float], at: float = 1.0) -> ReportedScalars:
-    told = tuple(
+    reported = tuple(
         ScalarRecord("torch/loss", value, step, node.at(at)) for step, value in values.items()
     )
     offset = int((HUB_SECONDS + at + node.apart_seconds) * 1e9) - node.at(at)
-    return ReportedScalars(node.seat(rank).id, "", told, offset)
+    return ReportedScalars(node.seat(rank).id, "", reported, offset)
 
 
 def test_curves_are_means_over_the_ranks_of_all_nodes():
@@ -54,7 +54,7 @@ def test_a_node_may_be_some_steps_behind():
     assert hub.run(2).num_stale_scalars == 0
 
 
-def test_memory_is_shown_where_it_is_told():
+def test_memory_is_shown_where_it_is_reported():
     one, two = nodes()
     totals = RankTotals(
         process=two.seat(3).id,
@@ -83,8 +83,8 @@ def test_ranks_have_their_places():
             )
             for rank in node.ranks
         }
-        told = RoleSteps("trainer", (), 1.0, 2, 4, Layout(places))
-        hub.tell(node.facts(1, steps=(told,)), 1)
+        reported = RoleSteps("trainer", (), 1.0, 2, 4, Layout(places))
+        hub.tell(node.facts(1, steps=(reported,)), 1)
     ranks = {row.rank: row.place for row in hub.run(2).ranks}
     assert ranks["0"] == {"data": 0, "pipeline": 0}
     assert ranks["3"] == {"data": 1, "pipeline": 1}, "there is one tensor place: it tells nothing"
@@ -93,8 +93,8 @@ def test_ranks_have_their_places():
 def step(number: int, ranks: tuple[int, ...], rollout: float, train: float) -> Step:
     parts = {("stage", "rollout"): rollout, ("stage", "actor_update"): train, ("idle", ""): 0.0}
     wall = rollout + train
-    told = {str(rank): RankStep(wall, 0.0, parts, {"response": 100.0}) for rank in ranks}
-    return Step(number, HUB_SECONDS + number * wall, 0, told)
+    reported = {str(rank): RankStep(wall, 0.0, parts, {"response": 100.0}) for rank in ranks}
+    return Step(number, HUB_SECONDS + number * wall, 0, reported)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_where_a_step_goes_is_said(rollout, train, summary):
         seconds = 4.0 * (number + 1)
         for node in (one, two):
             begin = node.apart_seconds
-            told = step(number, tuple(node.ranks), rollout, train)
-            told = replace(told, begin_seconds=told.begin_seconds + begin)
+            reported = step(number, tuple(node.ranks), rollout, train)
+            reported = replace(reported, begin_seconds=reported.begin_seconds + begin)
             hub.tell(
-                node.facts(seconds, steps=(RoleSteps("trainer", (told,), 1.0, 2, 4),)), seconds
+                node.facts(seconds, steps=(RoleSteps("trainer", (reported,), 1.0, 2, 4),)), seconds
             )
         hub.run(seconds)
     verdict = hub.run(37.0).bottleneck

@@ -24,8 +24,8 @@ def tell(hub: Hub, step: int, of_b: tuple[float, float], **known) -> None:
     begin = 1e9 + step
     for name, ranks in (("node-a", {"0": usual, "1": usual}), ("node-b", {"2": usual, "3": of_b})):
         node = hub.nodes[name]
-        told = stepped(step, begin + node.apart_seconds, ranks)
-        hub.tell(node.facts(step, steps=(replace(told, num_ranks=2),), **known), step)
+        reported = stepped(step, begin + node.apart_seconds, ranks)
+        hub.tell(node.facts(step, steps=(replace(reported, num_ranks=2),), **known), step)
 
 
 def test_the_slow_rank_of_the_other_node_is_named_with_it(hub):
@@ -36,13 +36,13 @@ def test_the_slow_rank_of_the_other_node_is_named_with_it(hub):
     assert found.summary.startswith("Rank 3 on node-b makes the other ranks wait 0.35 s in every ")
 
 
-def test_ranks_that_work_alike_are_clear(hub):
+def test_similar_ranks_are_clear(hub):
     for step in range(1, 12):
         tell(hub, step, (0.6, 0.4))
     assert hub.verdict("straggler", 12).state == "clear"
 
 
-def test_a_step_is_told_twice_and_counted_once(hub):
+def test_a_step_reported_twice_is_counted_once(hub):
     for step in range(1, 6):
         tell(hub, step, (0.6, 0.4))
     again = [hub.nodes["node-b"].facts(6, steps=(stepped(s, 1e9 + s - 300.0, {"2": (0.6, 0.4)}),),
@@ -88,11 +88,11 @@ def tell_pipeline(hub: Hub, step: int, seconds: dict[str, float]) -> None:
     """Rank 0 and 1 are the first stage, 2 and 3 the second; data place 0 is on node-a."""
     for place, (name, ranks) in enumerate((("node-a", ("0", "2")), ("node-b", ("1", "3")))):
         node = hub.nodes[name]
-        of = {rank: (seconds[rank], 1.0 - seconds[rank]) for rank in ranks}
-        told = stepped(step, 1e9 + step + node.apart_seconds, of)
+        entry = {rank: (seconds[rank], 1.0 - seconds[rank]) for rank in ranks}
+        reported = stepped(step, 1e9 + step + node.apart_seconds, entry)
         coordinates = {rank: {PIPELINE: int(rank) // 2, DATA: place} for rank in ranks}
         layout = Layout({r: RankPosition(int(r), "", at) for r, at in coordinates.items()})
-        hub.tell(node.facts(step, steps=(replace(told, num_ranks=2, layout=layout),)), step)
+        hub.tell(node.facts(step, steps=(replace(reported, num_ranks=2, layout=layout),)), step)
 
 
 def test_the_layout_is_of_all_nodes():
@@ -128,11 +128,11 @@ def tell_busy(hub: Hub, step: int, cpu: list[float], work: list[float]) -> None:
         (closed,) = stepped(step, 1e9 + step + node.apart_seconds, split).steps
         known = {
             label: replace(
-                of,
+                entry,
                 busy_seconds=cpu[int(label)],
                 processor=SchedTimes(int(cpu[int(label)] * 1e9), int(cpu[int(label)] * 3e9)),
             )
-            for label, of in closed.ranks.items()
+            for label, entry in closed.ranks.items()
         }
-        told = RoleSteps("trainer", (replace(closed, ranks=known),), 1.0, 2, 4)
-        hub.tell(node.facts(step, steps=(told,)), step)
+        reported = RoleSteps("trainer", (replace(closed, ranks=known),), 1.0, 2, 4)
+        hub.tell(node.facts(step, steps=(reported,)), step)

@@ -29,8 +29,8 @@ def by_kind(verdicts):
 
 
 def test_a_straggler_of_before_is_no_finding_in_a_job_that_is_stuck():
-    told = by_kind(reconciled([SLOW, STUCK_RANK], {}))
-    slow, hang = told["straggler", "trainer"], told["hang", "trainer"]
+    reported = by_kind(reconciled([SLOW, STUCK_RANK], {}))
+    slow, hang = reported["straggler", "trainer"], reported["hang", "trainer"]
     assert (slow.state, slow.ranks, slow.lost_seconds) == ("insufficient evidence", (), None)
     assert slow.summary == (
         "The job is stuck, so its steps are not compared. Before that: "
@@ -42,9 +42,9 @@ def test_a_straggler_of_before_is_no_finding_in_a_job_that_is_stuck():
 
 def test_nothing_is_clear_by_steps_of_long_ago():
     still = {"trainer": Pace(900.0, 87.0, 0.1)}
-    told = by_kind(reconciled([SLOW, WAITS], still))
-    assert told["straggler", "trainer"].state == "insufficient evidence"
-    hang = told["hang", "trainer"]
+    reported = by_kind(reconciled([SLOW, WAITS], still))
+    assert reported["straggler", "trainer"].state == "insufficient evidence"
+    hang = reported["hang", "trainer"]
     assert (hang.state, hang.cause) == ("insufficient evidence", STUCK)
     assert hang.summary == (
         "No step has been completed for 87 s; a step usually takes 0.1 s. "
@@ -73,9 +73,9 @@ def test_another_role_and_a_job_that_makes_steps_are_as_they_were():
 
 
 @pytest.mark.parametrize("state", ["found", "insufficient evidence"])
-def test_who_cannot_say_for_whom_it_waits_takes_it_from_who_can(state):
-    told = by_kind(reconciled([replace(NAMELESS, state=state), STUCK_RANK], {}))
-    waits = told["hang", "rollout"]
+def test_an_unknown_wait_is_explained_by_a_peer_that_knows(state):
+    reported = by_kind(reconciled([replace(NAMELESS, state=state), STUCK_RANK], {}))
+    waits = reported["hang", "rollout"]
     assert (waits.state, waits.cause) == ("insufficient evidence", EXPLAINED)
     assert waits.summary.endswith("finding: Rank 1 is stuck in its data loader for 12 s.")
     assert waits.evidence[0] == "Nobody can be named."

@@ -114,8 +114,8 @@ def test_a_process_without_devices_has_no_rows():
 
 
 def test_several_devices_share_their_ratios_and_add_up_their_power_and_memory():
-    told = merged([Figures(0.2, power_watts=300.0), Figures(0.6, 0.5, used_bytes=7.0)])
-    assert told == Figures(0.4, 0.5, None, 300.0, 7.0, None, None)
+    reported = merged([Figures(0.2, power_watts=300.0), Figures(0.6, 0.5, used_bytes=7.0)])
+    assert reported == Figures(0.4, 0.5, None, 300.0, 7.0, None, None)
 
 
 def test_the_state_is_of_the_last_minute():

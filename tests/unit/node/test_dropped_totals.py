@@ -28,8 +28,8 @@ def rows(dropped: DroppedProcesses) -> dict[str, tuple[int, int, int]]:
 
 def test_records_and_lost_ones_by_role_and_a_successor_takes_its_own():
     dropped = DroppedProcesses()
-    for each in (process("0", 10, 3), process("1", 20, 4), process("0", 5, 1, role="actor")):
-        dropped.add(each)
+    for item in (process("0", 10, 3), process("1", 20, 4), process("0", 5, 1, role="actor")):
+        dropped.add(item)
     assert rows(dropped) == {"worker": (2, 30, 7), "actor": (1, 5, 1)}
     assert (dropped.attempt, dropped.begin_seconds, dropped.framework) == (2, 5.0, "verl")
     successor = process("1", 0, 0)
@@ -41,7 +41,7 @@ def test_records_and_lost_ones_by_role_and_a_successor_takes_its_own():
     assert rows(dropped)["worker"] == (2, 10, 3), "only once"
 
 
-def test_the_ones_that_told_something_last_are_kept(monkeypatch):
+def test_the_most_recently_active_ones_are_stored(monkeypatch):
     """A process that never told anything counts from its begin."""
     monkeypatch.setattr("dfx_agent.node.ended.KEEP_PROCESSES", 2)
     times = [(40, 1), (None, 30), (20, 35), (None, 10)]

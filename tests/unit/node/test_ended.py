@@ -74,7 +74,7 @@ def counters(agent: Agent) -> dict[str, float]:
 
 def num_processes() -> int:
     gc.collect()
-    return sum(type(each) is Process for each in gc.get_objects())
+    return sum(type(item) is Process for item in gc.get_objects())
 
 
 def test_many_ended_processes_of_one_run(dfx_dir, agent, monkeypatch):
@@ -130,8 +130,8 @@ def test_many_ended_runs(dfx_dir, agent):
             num_objects = len(gc.get_objects())
     agent.poll()
     snapshot = agent.snapshot()
-    kept = {f"run-{i}" for i in range(NUM - KEEP_RUNS + 1, NUM + 1)}
-    assert {row.run for row in snapshot.runs} == {"main"} | kept
+    stored = {f"run-{i}" for i in range(NUM - KEEP_RUNS + 1, NUM + 1)}
+    assert {row.run for row in snapshot.runs} == {"main"} | stored
     assert snapshot.agent.num_dropped_runs == NUM - KEEP_RUNS
     assert snapshot.agent.num_records == 12 * (NUM + 1)
     assert counters(agent)["dfx_agent_dropped_runs_total"] == NUM - KEEP_RUNS
@@ -147,7 +147,7 @@ def push_out(folder: Path, agent: Agent, num: int = KEEP_PROCESSES) -> None:
     agent.poll()
 
 
-def test_the_next_attempt_of_a_dropped_rank_goes_on_counting(dfx_dir, agent):
+def test_the_next_attempt_of_a_dropped_rank_continues_counting(dfx_dir, agent):
     main = live(dfx_dir, role="trainer", rank=0)
     end(live(dfx_dir, rank=7))
     agent.poll()
@@ -160,7 +160,7 @@ def test_the_next_attempt_of_a_dropped_rank_goes_on_counting(dfx_dir, agent):
     assert second.tokens_total == {"k": 4.0}
     assert second.counters_total == {"k": 4.0}
     assert second.num_records == 24
-    nums = [sum(each.num_collectives for each in row.collectives) for row in (first, second)]
+    nums = [sum(item.num_collectives for item in row.collectives) for row in (first, second)]
     assert nums == [2, 4]
     assert agent.snapshot().agent.num_records == 12 * (KEEP_PROCESSES + 3)
     end(again)
@@ -225,7 +225,7 @@ def test_means_keep_the_values_of_ranks_that_were_dropped():
     assert store.history("k")[1][-1] == 1.0
 
 
-def test_totals_are_not_kept_for_ever():
+def test_totals_expire():
     recent: BoundedDict[int, int] = BoundedDict()
     for i in range(5000):
         recent.put(i, i)

@@ -37,7 +37,7 @@ def test_quantiles_are_in_order_and_of_what_came(lags: list[float]):
     assert stats.num_samples == len(lags)
 
 
-def test_only_the_newest_minute_is_told():
+def test_only_the_last_minute_is_reported():
     account = LoopAccount()
     assert account.row(100 * S) is None
     account.add_lag(LoopLag(10 * S, 5.0, 0))
@@ -67,7 +67,7 @@ def test_a_record_that_cannot_be_is_none():
         assert wide_record(LOOP_LAG, "", (S, 2 * S, seconds, 3, 0, 0), 0) is None
 
 
-def test_a_loop_that_never_answers_is_told_as_long_as_it_is_held():
+def test_a_blocked_loop_is_reported_while_it_is_blocked():
     account = LoopAccount()
     account.add_lag(LoopLag(10 * S, 0.0, 1))
     account.add_lag(LoopLag(100 * S, 90.0, 1, "step > parse"))

@@ -37,52 +37,52 @@ class Rank:
         return self
 
 
-def test_a_crossing_is_told_when_its_last_record_has_come():
-    crossings, rank = LedgerAssembler(), Rank()
-    assert crossings.poll(rank.shows(1, ROWS)) == LedgerNews(rank.id, 0, (4,))
-    news = crossings.poll(rank.shows(1, IDS))
+def test_a_batch_is_reported_when_its_last_record_arrived():
+    batches, rank = LedgerAssembler(), Rank()
+    assert batches.poll(rank.shows(1, ROWS)) == LedgerNews(rank.id, 0, (4,))
+    news = batches.poll(rank.shows(1, IDS))
     (crossing,) = news.completed
     assert (crossing.boundary, crossing.step, crossing.time_ns) == ("rollout", 4, 5)
     assert crossing.fields == {("num_rows", ""): 8.0, ("multiset", "sample_id"): 8.0}
 
 
-def test_a_reading_without_news_tells_nothing_but_what_was_lost():
-    crossings, rank = LedgerAssembler(), Rank()
-    assert crossings.poll(rank) is None
-    assert list(crossings.progress([rank])) == []
-    crossings.poll(rank.shows(1, ROWS, IDS))
+def test_a_poll_without_records_reports_only_losses():
+    batches, rank = LedgerAssembler(), Rank()
+    assert batches.poll(rank) is None
+    assert list(batches.progress([rank])) == []
+    batches.poll(rank.shows(1, ROWS, IDS))
     rank.ledger = []
-    assert crossings.poll(rank) is None
+    assert batches.poll(rank) is None
     rank.follower.num_lost = 3
-    assert crossings.poll(rank) == LedgerNews(rank.id, 3)
+    assert batches.poll(rank) == LedgerNews(rank.id, 3)
 
 
 def test_fields_of_a_newer_guest_are_left_out_and_a_batch_may_be_outside_any_step():
-    crossings, rank = LedgerAssembler(), Rank()
-    news = crossings.poll(rank.shows(1, ROWS, len(LEDGER_FIELDS), step=NO_STEP))
+    batches, rank = LedgerAssembler(), Rank()
+    news = batches.poll(rank.shows(1, ROWS, len(LEDGER_FIELDS), step=NO_STEP))
     (crossing,) = news.completed
     assert (crossing.step, news.steps) == (None, (None, None))
     assert crossing.fields == {("num_rows", ""): 8.0}
 
 
 def test_the_oldest_of_too_many_that_are_not_whole_are_given_up():
-    crossings, rank = LedgerAssembler(), Rank()
-    told = [crossings.poll(rank.shows(n, ROWS, step=n)).given_up for n in range(40)]
-    assert [given_up for given_up in told if given_up] == [(n,) for n in range(8)]
-    assert sorted(crossings.remove_process(rank)) == list(range(8, 40))
+    batches, rank = LedgerAssembler(), Rank()
+    reported = [batches.poll(rank.shows(n, ROWS, step=n)).given_up for n in range(40)]
+    assert [given_up for given_up in reported if given_up] == [(n,) for n in range(8)]
+    assert sorted(batches.remove_process(rank)) == list(range(8, 40))
 
 
 def test_how_far_those_are_that_show_batches_and_whether_they_are_still_of_the_run():
-    crossings, one, other = LedgerAssembler(), Rank("0"), Rank("1")
+    batches, one, other = LedgerAssembler(), Rank("0"), Rank("1")
     for rank in (one, other):
-        crossings.poll(rank.shows(1, ROWS, IDS))
+        batches.poll(rank.shows(1, ROWS, IDS))
     other.is_living = False
     again = Rank("1", created_ns=2)
-    assert list(crossings.progress([one, again])) == [
+    assert list(batches.progress([one, again])) == [
         Progress(one.id, 4, is_living=True),
         Progress(other.id, 4, is_living=False, is_present=False),
     ]  # fmt: skip
-    crossings.poll(again.shows(1, ROWS, IDS))
-    assert [p.process.created_ns for p in crossings.progress([one, again])] == [1, 2]
-    crossings.remove_process(again)
-    assert [p.process.label for p in crossings.progress([one])] == ["0"]
+    batches.poll(again.shows(1, ROWS, IDS))
+    assert [p.process.created_ns for p in batches.progress([one, again])] == [1, 2]
+    batches.remove_process(again)
+    assert [p.process.label for p in batches.progress([one])] == ["0"]

@@ -21,7 +21,7 @@ def step_of(rows, held, opened=(), end=10 * S):
     account.note_open(opened)
     account.begin_step(end, 4)
     account.advance(end)
-    (window,) = (each for each in account.finished if each.step == 3)
+    (window,) = (item for item in account.finished if item.step == 3)
     spans = RecentSpans()
     spans.add({row[1]: row for row in rows}, {})
     return loop_step(window, spans.within(window, opened), held)
@@ -51,7 +51,7 @@ def test_each_phase_has_its_own_time_and_who_held_the_loop_in_it():
     }
 
 
-def test_what_was_held_in_another_step_is_not_told():
+def test_memory_held_in_another_step_is_not_reported():
     held = [LoopHeld("before", -2 * S, 1 * S, 3.0), LoopHeld("after", 9 * S, 12 * S, 3.0)]
     step = step_of([(0, 1, 10 * S, 0, STAGE, "only")], held)
     assert told(step) == {"only": (10.0, 2.0, ["before", "after"])}
@@ -60,11 +60,11 @@ def test_what_was_held_in_another_step_is_not_told():
 def test_phases_of_several_tasks_each_have_the_time():
     rows = [(1 * S, 1, 5 * S, 0, STAGE, "a"), (2 * S, 2, 6 * S, 0, STAGE, "b")]
     step = step_of(rows, [LoopHeld("x", 4 * S, 6 * S, 2.0)])
-    late = {name: each[:2] for name, each in told(step).items()}
+    late = {name: item[:2] for name, item in told(step).items()}
     assert late == {"a": (4.0, 1.0), "b": (4.0, 2.0), "": (5.0, 0)}
 
 
-def test_a_phase_that_goes_on_after_the_step_is_known():
+def test_a_phase_that_continues_after_its_step_is_seen():
     opened = [SpanEvent(1, 0, STAGE, "rollout", 4 * S, None)]
     step = step_of([], [LoopHeld("x", 7 * S, 8 * S, 1.0)], opened)
     assert told(step) == {"rollout": (6.0, 1.0, ["x"]), "": (4.0, 0, [])}

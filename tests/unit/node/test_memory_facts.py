@@ -41,7 +41,7 @@ class Rank:
             self.windows.append(ClosedStep(StepInterval(step, step * SECOND, (step + 2) * SECOND)))
 
 
-def test_samples_steps_and_devices_are_told():
+def test_samples_steps_and_devices_are_reported():
     rank = Rank()
     rank.passes(1.0)
     rank.gauges = {
@@ -61,7 +61,7 @@ def test_samples_steps_and_devices_are_told():
     assert [limit.path for limit in facts.limits] == [""]
 
 
-def test_what_tensors_took_before_is_told_without_odd_steps():
+def test_memory_of_tensors_ignores_odd_steps():
     rank = Rank()
     rank.passes(1.0)
     for step in range(1, 201):
@@ -73,7 +73,7 @@ def test_what_tensors_took_before_is_told_without_odd_steps():
     assert facts.devices[0].highest_before_bytes == 50.0
 
 
-def test_who_ended_is_not_told_of_and_whose_memory_stays_meets_no_limit():
+def test_an_ended_rank_and_constant_memory_have_no_forecast():
     dead, steady = Rank(is_living=False), Rank()
     steady.passes(0.01)
     (facts,) = MemoryReader().facts([dead, steady])
@@ -86,7 +86,7 @@ def test_a_process_before_its_first_step_has_no_step_time():
     assert (facts.step_seconds, facts.samples, facts.devices) == (None, (), ())
 
 
-def test_what_a_rollout_left_unused_is_told_of_who_offloads():
+def test_memory_unused_in_rollout_is_reported_where_weights_are_offloaded():
     rank = Rank()
     rank.gauges = {
         "memory/stage/reserved_bytes/rollout@cuda:0": 40.0,
@@ -120,7 +120,7 @@ def test_of_who_has_no_rollout_it_is_what_was_unused_before_its_states_came_back
     assert facts.devices[0].offloaded_samples == ((1, 30.0),), "the least of its stages"
 
 
-def test_what_the_driver_says_beside_the_allocator_counts_where_that_is_steady():
+def test_memory_outside_the_allocator_counts_where_it_is_steady():
     memory = ProcessMemory()
     seen = []
     for own, reserved in ((9, 4), (9, 4), (30, 4), (30, 25), (30, 25), (28, 25), (12, 4), (14, 4)):

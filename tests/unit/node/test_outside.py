@@ -68,7 +68,7 @@ def test_state_processor_time_threads_and_memory(child):
     assert outside_row(process).outside.cpu_seconds == until_idle
 
 
-def test_a_process_that_ended_keeps_only_what_it_has_used(child):
+def test_an_ended_process_has_only_what_it_used(child):
     process = outside(child.pid)
     until_state(process, "R")
     child.kill()

@@ -56,7 +56,7 @@ def test_at_the_end_of_the_job_the_last_step_has_all_ranks(ranks):
     assert closed(watch, []) == [(9, "01")]
 
 
-def test_a_restart_begins_anew(ranks):
+def test_a_restart_resets_the_state(ranks):
     watch = StepWatch()
     for rank in ranks:
         watch.add(rank, [passed(5), passed(6)])
@@ -117,12 +117,12 @@ def test_waiting_is_explicit_waits_and_collectives_without_transfer_each_once():
     split.waits_ns["barrier", "weight_sync"] = 2 * 10**8
     split.waits_ns["collector", ""] = 10**8
     closed = ClosedStep(window, {"prompt": 10.0, "response": 30.0}, 64.0, 1.1)
-    of = rank_step(closed, transfer_seconds=0.05)
-    assert (of.num_forward_tokens, of.busy_seconds) == (64.0, 1.1)
-    assert of.waited_seconds == pytest.approx(0.45)
-    assert of.work_seconds == pytest.approx(1.55)
-    assert of.work_seconds == pytest.approx(sum(of.parts.values()))
-    assert of.num_tokens == 40
+    entry = rank_step(closed, transfer_seconds=0.05)
+    assert (entry.num_forward_tokens, entry.busy_seconds) == (64.0, 1.1)
+    assert entry.waited_seconds == pytest.approx(0.45)
+    assert entry.work_seconds == pytest.approx(1.55)
+    assert entry.work_seconds == pytest.approx(sum(entry.parts.values()))
+    assert entry.num_tokens == 40
     beside = rank_step(ClosedStep(window), transfer_seconds=9.0)  # in threads, nobody waits in them
     assert beside.waited_seconds == 0
     assert beside.num_tokens is None

@@ -62,7 +62,7 @@ def test_who_reduces_gradients_trains_too():
     assert not moves.has_helpers
 
 
-def test_records_that_tell_no_thread_tell_nothing():
+def test_records_without_a_thread_report_nothing():
     moves = ThreadMoves()
     for second in range(1, 5):
         read(moves, record(second, 0), record(second, 3, LEDGER), record(second, HELPER, TOKENS))

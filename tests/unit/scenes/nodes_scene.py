@@ -126,7 +126,7 @@ def stepped(
     step: int, begin: float, ranks: Mapping[str, tuple[float, float]], wall: float = 1.0
 ) -> RoleSteps:
     """One closed step: rank -> (seconds of work, seconds in collectives)."""
-    told = {
+    reported = {
         label: RankStep(
             wall, blocked, {("idle", ""): 0.0, ("transfer", ""): 0.0, ("stage", "backward"): work},
             {"response": 100.0}, groups={"0": GroupTime(4, 4 * step, blocked)},
@@ -134,4 +134,4 @@ def stepped(
         )
         for label, (work, blocked) in ranks.items()
     }  # fmt: skip
-    return RoleSteps("trainer", (Step(step, begin, 0, told),), 1.0, len(told), 4)
+    return RoleSteps("trainer", (Step(step, begin, 0, reported),), 1.0, len(reported), 4)

@@ -13,13 +13,13 @@ def body(*records, document=b"{}"):
         record = scope.log_records.add()
         record.body.string_value = document.decode()
         for name, value in attributes.items():
-            of = record.attributes.add(key=name).value
+            entry = record.attributes.add(key=name).value
             if isinstance(value, bool):
-                of.bool_value = value
+                entry.bool_value = value
             elif isinstance(value, int):
-                of.int_value = value
+                entry.int_value = value
             else:
-                of.string_value = value
+                entry.string_value = value
     return request.SerializeToString()
 
 

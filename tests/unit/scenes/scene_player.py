@@ -86,14 +86,14 @@ class Player:
         """What the process holds at the end of its newest 64 steps."""
         since, growth = self._grows.get(rank, (0.0, 0))
         step_seconds = self._scene.step_seconds
-        newest = int(second / step_seconds)
+        last = int(second / step_seconds)
         samples = tuple(
             (step, float(GIB + growth * max(0, step - int(since / step_seconds))))
-            for step in range(max(1, newest - 63), newest + 1)
+            for step in range(max(1, last - 63), last + 1)
         )
         free, total = int(self._scene.free_gib * GIB), int(self._scene.total_gib * GIB)
         return MemoryFacts(
-            process=node.seat(rank).id, step=newest, step_seconds=step_seconds, samples=samples,
+            process=node.seat(rank).id, step=last, step_seconds=step_seconds, samples=samples,
             limits=(MemoryLimit(node.name, "", total, free),),
         )  # fmt: skip
 
@@ -158,15 +158,15 @@ def _nodes(scene: Scene, *, is_split: bool) -> Iterator[Node]:
 def _of_node(steps: list[Step], node: Node) -> tuple[RoleSteps, ...]:
     """The part of closed steps that this node sees, by its own clock."""
     own = {str(rank) for rank in node.ranks}
-    told = tuple(
+    reported = tuple(
         replace(
             step,
             begin_seconds=HUB_SECONDS + step.begin_seconds + node.apart_seconds,
-            ranks={rank: of for rank, of in step.ranks.items() if rank in own},
+            ranks={rank: entry for rank, entry in step.ranks.items() if rank in own},
         )
         for step in steps
     )
-    return (RoleSteps(ROLE, told, 1.0, len(own), node.world_size),) if told else ()
+    return (RoleSteps(ROLE, reported, 1.0, len(own), node.world_size),) if reported else ()
 
 
 def _waits(found: Mapping[str, str], node: Node, since: float, seen: Facts) -> Facts:

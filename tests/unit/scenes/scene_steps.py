@@ -74,13 +74,13 @@ class SceneSteps:
         number = self._num_steps + 1
         usual = _Work(self._scene.step_seconds * 0.6)
         works = {
-            rank: (of := self._work.get(rank, usual), *of.step(_variation(number, rank)))
+            rank: (entry := self._work.get(rank, usual), *entry.step(_variation(number, rank)))
             for rank in range(self._scene.num_ranks)
         }
         wall = max(self._scene.step_seconds, *(seconds for _, seconds, _ in works.values()))
         ranks = {
-            str(rank): _rank_step(wall, seconds, parts, of.share)
-            for rank, (of, seconds, parts) in works.items()
+            str(rank): _rank_step(wall, seconds, parts, entry.share)
+            for rank, (entry, seconds, parts) in works.items()
         }
         return Step(number, self._end, 0, ranks)
 

@@ -153,7 +153,7 @@ def test_framework_that_is_loaded_already_is_woken_at_once(job) -> None:
     assert job.seen().gauges["adapter/some_rl/acting/1.2"] == 1.0
 
 
-def test_framework_that_was_imported_before_the_first_record_is_told(job) -> None:
+def test_framework_imported_before_the_first_record_is_reported(job) -> None:
     job.add("some_rl")
     adapters.install()  # as bootstrap.arm does
     importlib.import_module("some_rl")
@@ -195,7 +195,7 @@ def test_disabled_part_stays_out(job, monkeypatch) -> None:
     assert seen.stages == []
 
 
-def test_broken_adapter_file_is_reported_and_the_job_goes_on(job) -> None:
+def test_broken_adapter_file_is_reported_and_the_job_continues(job) -> None:
     job.add("some_rl", adapter="raise RuntimeError('adapter bug')")
     job.start()
     assert importlib.import_module("some_rl").act() == "acted"

@@ -129,7 +129,7 @@ def every_call(odd: object) -> list:
 
 
 @pytest.mark.parametrize("number", range(34))
-def test_no_odd_argument_raises_or_warns_and_recording_goes_on(guest, number):
+def test_no_odd_argument_raises_or_warns_and_recording_continues(guest, number):
     odd = odd_values()[number]
     for call in every_call(odd):
         call()
@@ -161,19 +161,19 @@ def test_init_never_raises_and_says_one_line(off, dfx_dir, capsys, known, alread
     if already_on:
         dfx.init(run="good", rank=3)
     observed = dfx.init(**known)
-    said = capsys.readouterr().err
-    assert said.count("\n") <= 1
+    result = capsys.readouterr().err
+    assert result.count("\n") <= 1
     if already_on:
         with contextlib.closing(Guest().reader) as reader:
             assert reader.identity() is not None, "the identity must stay whole"
     elif not observed:
-        assert said.startswith("dfx-agent: ")
+        assert result.startswith("dfx-agent: ")
     assert not list(dfx_dir.glob("*.starting"))
     with dfx.stage("x"):
         dfx.set_step(1)
 
 
-def test_a_rank_given_as_text_is_understood_or_refused_but_never_kept_as_text(off, monkeypatch):
+def test_a_rank_given_as_text_is_converted_or_refused(off, monkeypatch):
     monkeypatch.setenv("RANK", "2")
     dfx.init(rank="2")
     assert recorder.current is None or recorder.current.identity.rank == 2
@@ -203,7 +203,7 @@ def test_text_that_looks_like_a_number_is_text(guest):
     assert guest.values() == {"loss": 0.5}
 
 
-def test_what_trackers_get_beside_numbers_is_no_error(guest):
+def test_other_values_of_trackers_are_no_error(guest):
     torch = pytest.importorskip("torch")
     np = pytest.importorskip("numpy")
     dfx.scalars({"histogram": np.zeros(3), "many": torch.zeros(2, 2), "none": np.zeros(0)})
@@ -212,7 +212,7 @@ def test_what_trackers_get_beside_numbers_is_no_error(guest):
     assert guest.num_errors == 0
 
 
-def test_while_another_thread_imports_torch_recording_goes_on(guest, monkeypatch):
+def test_recording_continues_while_another_thread_imports_torch(guest, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     monkeypatch.setattr(compiling, "is_compiling", compiling._search_torch)
     for call in every_call(1):
@@ -251,7 +251,7 @@ def test_counts_are_recorded_as_they_are(guest):
     assert guest.num_errors == 0
 
 
-def test_a_step_tells_the_processor_time_of_its_thread(guest):
+def test_a_step_reports_the_processor_time_of_its_thread(guest):
     dfx.set_step(1)
     before = time.thread_time()
     while time.thread_time() < before + 0.05:
@@ -282,7 +282,7 @@ def test_after_shutdown_everything_is_a_no_op(guest, dfx_dir):
     assert len(list(dfx_dir.iterdir())) == 1
 
 
-def test_init_again_updates_what_is_given_and_keeps_the_rest(guest, dfx_dir):
+def test_init_again_updates_only_what_is_given(guest, dfx_dir):
     assert dfx.init(role="learner", world_size=8)
     identity = guest.reader.identity()
     assert (identity.run, identity.role, identity.rank, identity.world_size) == (
@@ -313,28 +313,28 @@ def test_the_environment_says_who_we_are(off, monkeypatch):
     )
 
 
-def test_a_folder_that_cannot_be_used_is_said_once_and_the_job_goes_on(off, dfx_dir, capsys):
+def test_an_unusable_folder_is_reported_once_and_the_job_continues(off, dfx_dir, capsys):
     dfx_dir.chmod(0o777)
     assert dfx.init() is False
     assert dfx.init() is False
     for call in every_call("x"):
         call()
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "is not a private folder" in said
-    assert "unobserved" in said
+    result = capsys.readouterr().err
+    assert result.count("\n") == 1
+    assert "is not a private folder" in result
+    assert "unobserved" in result
 
 
 @pytest.mark.parametrize("value", ["abc", "", "100", "-1"])
 def test_a_bad_ring_size_is_said_with_the_variable_s_name(off, monkeypatch, capsys, value):
     monkeypatch.setenv("DFX_RING_RECORDS", value)
     assert dfx.init() is (value == "")
-    said = capsys.readouterr().err
-    assert said.count("\n") == (value != "")
-    assert not value or "DFX_RING_RECORDS" in said
+    result = capsys.readouterr().err
+    assert result.count("\n") == (value != "")
+    assert not value or "DFX_RING_RECORDS" in result
 
 
-def test_a_full_name_table_is_counted_and_recording_goes_on(guest):
+def test_a_full_name_table_is_counted_and_recording_continues(guest):
     for n in range(400):
         dfx.scalar(f"{n:0>199}", float(n))
     dfx.scalar(f"{0:0>199}", -1.0)

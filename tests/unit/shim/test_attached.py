@@ -78,10 +78,10 @@ def test_hooks_that_only_the_trainer_may_take_out_wait_for_its_backward(trainer,
     assert not trainer.has_left(answer)
     waiting, before = trainer.do("state()"), trainer.do("before")
     assert waiting["hooks"] == [1, 1, 1, 2]
-    kept = {
+    stored = {
         name for name, value in waiting["attributes"].items() if value != before["attributes"][name]
     }
-    assert kept == {"backward"}
+    assert stored == {"backward"}
 
     trainer.do("optimizer.step(); model(torch.randn(2, 4)); None")  # they do nothing
     trainer.do("backward()")
@@ -133,7 +133,7 @@ def test_a_guest_without_an_agent_leaves_after_the_grace_period(trainer, agent) 
     assert list(stem.parent.glob(f"{stem.stem}.*")) == []
 
 
-def test_iterating_for_the_agent_never_keeps_the_lock_from_it(host, dfx_dir) -> None:
+def test_iterating_for_the_agent_never_blocks_the_lock(host, dfx_dir) -> None:
     host.attach(grace_seconds=300.0)
     fd = os.open(dfx_dir / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(25):  # the guest looks once a second
@@ -162,7 +162,7 @@ def test_a_guest_of_the_job_stays_whatever_an_agent_does(host, dfx_dir) -> None:
     assert host.do("'dfx_agent.shim' in sys.modules") is True
 
 
-def test_a_budget_is_kept_until_an_agent_brings_another(host, agent) -> None:
+def test_a_budget_stays_until_an_agent_brings_another(host, agent) -> None:
     host.do("import os; os.environ['DFX_MAX_OVERHEAD'] = '3%'")
     overhead = "os._dfx_residue['guest'].modules['dfx_agent.shim.torch.overhead']"
     ask = f"import os; {overhead}.allowed_ratio"
@@ -206,7 +206,7 @@ def test_two_agents_at_the_same_moment_make_one_guest(host, dfx_dir) -> None:
     assert len(list(dfx_dir.glob("*.seg"))) == 1
 
 
-def test_an_agent_of_another_folder_is_told_who_is_here(host, agent, tmp_path) -> None:
+def test_an_agent_of_another_folder_learns_which_agent_is_attached(host, agent, tmp_path) -> None:
     host.attach()
     answer = host.attach(directory=tmp_path)
     assert answer.state == "busy"

@@ -101,14 +101,14 @@ def test_inside_a_span_of_the_job_it_is_the_jobs_time(reader, url, ask):
 
 
 @ASK
-def test_in_another_thread_it_keeps_nobody_waiting(reader, url, ask):
+def test_in_another_thread_it_delays_no_other(reader, url, ask):
     thread = threading.Thread(target=ask, args=(url,))
     thread.start()
     thread.join()
     assert spans(reader) == []
 
 
-def test_what_it_raises_is_raised_and_told(reader):
+def test_an_exception_is_raised_and_reported(reader):
     with socket_that_hangs_up() as url, pytest.raises(http.client.RemoteDisconnected):
         ask_urllib(url)
     assert spans(reader) == [("remote", WAIT | FAILED)]

@@ -185,7 +185,7 @@ def test_python_code_that_does_not_give_way_is_named(folder, run, phase):
     assert max(done.lags) <= max(done.took) + 0.5
 
 
-def test_c_code_that_keeps_the_interpreter_is_named(folder):
+def test_c_code_that_holds_the_interpreter_lock_is_named(folder):
     """The thread that looks cannot run meanwhile either."""
     done = Done(folder, "serialises", PLAIN)
     assert any("serialise" in name for name in done.held), done.held
@@ -197,7 +197,7 @@ def test_many_threads_that_keep_the_interpreter_are_named(folder):
     assert any("many threads in count" in name for name in done.held), done.held
 
 
-def test_a_loop_that_has_not_answered_for_a_second_is_told_before_it_does(folder):
+def test_a_loop_blocked_for_a_second_is_reported_at_once(folder):
     done = Done(folder, "stands", PLAIN)
     assert any("stands" in name for name in done.unanswered), done.unanswered
 

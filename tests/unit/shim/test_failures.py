@@ -77,7 +77,7 @@ def test_the_place_is_the_jobs_own_code_and_not_the_library_below_it(dfx_dir, tm
     )  # fmt: skip
 
 
-def test_a_thread_that_failed_is_named_and_the_process_goes_on(dfx_dir, tmp_path):
+def test_a_thread_that_failed_is_named_and_the_process_continues(dfx_dir, tmp_path):
     text = f"{CALL}{FAILS}\nimport threading\n"
     text += "t = threading.Thread(target=step, name='loader')\nt.start()\nt.join()\n"
     assert ended(tmp_path, text).returncode == 0
@@ -197,7 +197,7 @@ def test_a_long_message_is_bounded_and_the_names_are_whole(reader):
     assert failure.function == "raised"
 
 
-def test_of_threads_the_first_is_kept(reader):
+def test_the_first_failed_thread_is_stored(reader):
     for number in range(2):
         args = SimpleNamespace(thread=threading.current_thread())
         args.exc_type, args.exc_value, args.exc_traceback = raised(ValueError(str(number)))

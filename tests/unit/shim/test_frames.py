@@ -70,7 +70,7 @@ def standing():
     thread.join()
 
 
-def test_code_of_another_thread_is_told_innermost_first(standing):
+def test_code_of_another_thread_is_listed_innermost_first(standing):
     names = [code.co_name for code in codes_of(standing)]
     assert names.index("inner") + 1 == names.index("outer")
     assert names[-1] == "_bootstrap"
@@ -99,7 +99,7 @@ def test_the_collector_is_left_as_it_was(standing, is_on):
         gc.enable()
 
 
-def test_a_deep_stack_is_told_to_its_bound():
+def test_a_deep_stack_is_listed_to_its_bound():
     def deep(number):
         return deep(number - 1) if number else codes_of(threading.get_ident())
 

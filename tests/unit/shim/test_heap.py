@@ -49,16 +49,16 @@ def clock(monkeypatch):
 
 def sampled(sampler: HeapSampler, clock: Clock, at: float) -> dict[str, float]:
     clock.now = at
-    told: dict[str, float] = {}
-    sampler.sample(told.__setitem__)
-    return told
+    reported: dict[str, float] = {}
+    sampler.sample(reported.__setitem__)
+    return reported
 
 
 def test_it_is_asked_after_10_s_and_no_sooner_again(clock):
     sampler = HeapSampler()
     assert sampled(sampler, clock, 9.9) == {}
-    told = sampled(sampler, clock, 10.1)
-    assert told == {
+    reported = sampled(sampler, clock, 10.1)
+    assert reported == {
         "heap/used_bytes": 5.0, "heap/mapped_bytes": 4.0, "heap/free_bytes": 3.0,
         "heap/num_free_pieces": 3.0,
     }  # fmt: skip

@@ -16,7 +16,7 @@ def test_an_agent_that_asks_and_nothing_is_left(host, agent) -> None:
     assert host.do("sys.meta_path == paths") is True
 
 
-def test_how_a_guest_went_is_told(trainer, agent) -> None:
+def test_the_end_of_a_guest_is_reported(trainer, agent) -> None:
     answer = trainer.attach()
     hooked(trainer)
     guest = guest_of(trainer, answer)

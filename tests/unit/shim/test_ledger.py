@@ -53,9 +53,9 @@ def test_what_one_crossing_says():
     book = Notebook()
     observe(book, "a/b", a_batch(), groups=None)
     kinds = {record[7] for record in book.records}
-    steps, crossings, counts = ({record[i] for record in book.records} for i in (3, 4, 5))
+    steps, batches, counts = ({record[i] for record in book.records} for i in (3, 4, 5))
     assert (kinds, steps, counts) == ({LEDGER}, {7}, {len(book.records)})
-    assert len(crossings) == 1
+    assert len(batches) == 1
     assert all(name.startswith("a.b/") for name in book.names[1:])
     fields = book.fields()
     assert fields["num_rows", ""] == 8
@@ -124,7 +124,7 @@ def test_objects_of_the_job_are_not_asked_for_their_text():
         assert ("values", name) not in fields
 
 
-def test_what_a_tensordict_says_beside_its_rows_is_no_column():
+def test_metadata_of_a_tensordict_is_no_column():
     """verl's workers are told the lengths of all samples so; it looks like a list for each row."""
 
     class NonTensorData:
@@ -140,8 +140,8 @@ def test_what_a_tensordict_says_beside_its_rows_is_no_column():
         def tolist(self):
             return [[3, 5], [3, 5]]
 
-    told = {"responses": torch.ones(2, 3), "global_token_num": NonTensorData()}
-    assert seen(told) == seen({"responses": torch.ones(2, 3)})
+    reported = {"responses": torch.ones(2, 3), "global_token_num": NonTensorData()}
+    assert seen(reported) == seen({"responses": torch.ones(2, 3)})
 
 
 def test_of_a_long_text_the_begin_and_the_length_count():
@@ -260,9 +260,9 @@ def test_jagged_tensors_and_padding_rows_of_verl():
         "response_mask": torch.nested.nested_tensor(rows[:2], layout=torch.jagged),
         "uid": ["a", "b"],
     }
-    kept, right = seen(padded), seen(whole)
+    stored, right = seen(padded), seen(whole)
     for key in (("num_rows", ""), ("multiset", "uid"), ("mask_sum", "response_mask")):
-        assert kept[key] == right[key]
+        assert stored[key] == right[key]
 
 
 def test_large_columns_are_sampled_and_the_sample_is_counted():
@@ -368,7 +368,7 @@ class OnDevice:
 
 
 def test_a_device_tensor_is_read_when_it_has_arrived(monkeypatch):
-    monkeypatch.setattr(torch, "cat", lambda sums: [each.value for each in sums])
+    monkeypatch.setattr(torch, "cat", lambda sums: [item.value for item in sums])
     batch = {**a_batch(), "attention_mask": torch.ones(8, 16)}
     on_device = {n: v if isinstance(v, list) else OnDevice(v) for n, v in batch.items()}
     book = Notebook()

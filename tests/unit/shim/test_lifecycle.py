@@ -102,27 +102,27 @@ def test_who_is_armed_begins_with_the_first_record_and_nobody_else(guest, events
 
 
 def test_it_is_gone_when_the_last_hook_is_out(guest) -> None:
-    writer, told = recorder.current, []
-    guest.withdraw(lambda: told.append(guest.state))
+    writer, reported = recorder.current, []
+    guest.withdraw(lambda: reported.append(guest.state))
     assert writer.calls == ["finish", "retire"]
-    assert (guest.state, recorder.current, told) == ("leaving", None, [])
+    assert (guest.state, recorder.current, reported) == ("leaving", None, [])
     guest.hooks.gone()
-    assert told == ["gone"]
+    assert reported == ["gone"]
 
 
 @pytest.mark.parametrize("back", ["record", "stop"])
 def test_an_agent_that_is_back_before_finds_a_guest_that_is_not_gone(guest, back) -> None:
-    told: list[str] = []
-    guest.withdraw(lambda: told.append("gone"))
+    reported: list[str] = []
+    guest.withdraw(lambda: reported.append("gone"))
     guest._to(back)
     guest.hooks.gone()
-    assert told == []
+    assert reported == []
 
 
 def test_without_torch_it_is_gone_at_once(guest) -> None:
-    guest.hooks, told = None, []
-    guest.withdraw(lambda: told.append(guest.state))
-    assert told == ["gone"]
+    guest.hooks, reported = None, []
+    guest.withdraw(lambda: reported.append(guest.state))
+    assert reported == ["gone"]
 
 
 def test_a_forked_child_is_armed_and_knows_whose_it_is(guest) -> None:

@@ -123,7 +123,7 @@ def test_other_stages_ask_nobody_and_a_device_that_was_not_begun_is_left_alone(c
     assert told() == {}
 
 
-def test_a_decorated_function_is_told_of_too(cuda, told):
+def test_a_decorated_function_is_recorded_too(cuda, told):
     @dfx.stage("offload")
     def sleep():
         cuda.reserved = 7 * GIB
@@ -132,7 +132,7 @@ def test_a_decorated_function_is_told_of_too(cuda, told):
     assert told()["memory/at/end/offload/reserved_bytes/offload@cuda:1"] == 7 * GIB
 
 
-def test_who_moves_states_all_the_time_is_told_of_now_and_then(cuda, told, monkeypatch):
+def test_frequent_moves_of_states_are_sampled(cuda, told, monkeypatch):
     seconds = [1000.0]
     monkeypatch.setattr(memory_points.time, "monotonic", lambda: seconds[0])
     for seconds[0] in (1000.0, 1000.01, 1000.02):

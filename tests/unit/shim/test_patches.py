@@ -131,7 +131,7 @@ def test_installed_twice_is_installed_once(hook):
     assert len(calls) == 1
 
 
-def test_what_goes_wrong_is_taken_back_and_told_not_raised(hook):
+def test_an_error_is_undone_and_reported_not_raised(hook):
     raw = Derived.__dict__["own"]
 
     def change(patches):

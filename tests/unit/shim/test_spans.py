@@ -96,7 +96,7 @@ def test_one_object_used_again_and_nested_in_itself(reader):
     assert (third[6], second[6], first[6]) == (second[5], first[5], 0)
 
 
-def test_one_object_shared_by_threads_keeps_their_times_apart(reader):
+def test_one_object_shared_by_threads_has_a_time_for_each(reader):
     """Thread A enters, B enters, A leaves, B leaves: each record has its own thread's times."""
     span, stamps = dfx.stage("shared"), {}
     entered = threading.Event()
@@ -280,7 +280,7 @@ def test_a_step_set_in_main_is_seen_by_threads_and_tasks_keep_theirs(reader):
     }  # fmt: skip
 
 
-def test_a_running_thread_sees_the_newest_step(reader):
+def test_a_running_thread_sees_the_current_step(reader):
     go, done = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -300,7 +300,7 @@ def test_a_running_thread_sees_the_newest_step(reader):
     assert {reader.name(r[9]): r[4] for r in reader.poll() if r[8] == STAGE} == {"one": 1, "two": 2}
 
 
-def test_spans_of_an_earlier_recorder_are_let_go(reader, dfx_dir):
+def test_spans_of_an_earlier_recorder_are_released(reader, dfx_dir):
     with dfx.stage("old"):
         dfx.shutdown()
         dfx.init()

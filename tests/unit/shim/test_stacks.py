@@ -70,7 +70,7 @@ def test_all_threads_stand_in_the_file_with_their_names(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["1-a.stacks"]
 
 
-def test_of_too_much_the_main_thread_is_kept(tmp_path):
+def test_the_main_thread_is_stored_if_there_is_too_much(tmp_path):
     segment = tmp_path / "1-a.seg"
     with waiting_threads(60, depth=80):
         assert write_stacks(str(segment))
@@ -152,14 +152,14 @@ def test_it_writes_while_nothing_begins(num_written, mark):
     assert looks(StackWriter(), mark, range(1000)) == [10, 30, 60, 120, 300, 600, 900]
 
 
-def test_a_job_that_goes_on_writes_nothing(num_written):
+def test_a_job_that_makes_progress_writes_nothing(num_written):
     writer = StackWriter()
     for second in range(100):
         looks(writer, BEGIN + second * SECOND, range(second, second + 1))
     assert num_written == []
 
 
-def test_the_next_stuck_place_begins_anew(num_written):
+def test_the_next_stuck_place_starts_again(num_written):
     writer = StackWriter()
     assert looks(writer, BEGIN, range(40)) == [10, 30]
     assert looks(writer, BEGIN + 40 * SECOND, range(41, 55)) == [51]

@@ -130,7 +130,7 @@ def test_a_batch_that_is_always_padded_is_no_fault(dfx_dir, agent):
     assert verdict_of(agent).state != "found"
 
 
-def test_the_checksum_of_shapes_is_exported_and_tells_the_boundaries_apart(dfx_dir, agent):
+def test_the_checksum_of_shapes_is_exported_by_boundary(dfx_dir, agent):
     job = Job(dfx_dir)
     job.steps(2, response_mask=PADDED)
     name = "dfx_ledger_shapes_checksum"

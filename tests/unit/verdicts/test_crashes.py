@@ -164,7 +164,7 @@ def test_a_rank_that_closed_its_segment_and_failed_has_crashed(scene):
     assert scene.look(30).summary == "The other ranks wait for a rank that died."
 
 
-def test_who_is_told_to_end_by_the_launcher_is_not_to_blame(scene):
+def test_a_rank_ended_by_the_launcher_is_not_to_blame(scene):
     ranks = scene.warm_up(runs={0: ending("os.kill(os.getpid(), 15)"), 1: ending("os._exit(1)")})
     ranks[1].segment.finish()
     scene.look()
@@ -176,7 +176,7 @@ def test_who_is_told_to_end_by_the_launcher_is_not_to_blame(scene):
     assert any("rank 0 was killed by signal 15 (SIGTERM)" in line for line in verdict.evidence)
 
 
-def test_a_job_that_was_told_to_end_has_not_crashed(scene):
+def test_a_job_ended_by_sigterm_has_not_crashed(scene):
     """Preempted, or ended by its user: the ranks go one after the other."""
     ranks = scene.warm_up(runs=dict.fromkeys(range(4), ending("os.kill(os.getpid(), 15)")))
     for rank in ranks:
@@ -187,7 +187,7 @@ def test_a_job_that_was_told_to_end_has_not_crashed(scene):
     assert "The job was stopped from outside" in verdict.summary
 
 
-def test_one_rank_that_was_told_to_end_and_left_the_others_behind_is_named(scene):
+def test_one_rank_ended_by_sigterm_before_the_others_is_named(scene):
     ended(scene, 3, "os.kill(os.getpid(), 15)")
     assert scene.look(1, "crash").state == "insufficient evidence"
     assert scene.look(12, "crash").ranks == ("3",)

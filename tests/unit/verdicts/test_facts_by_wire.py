@@ -45,7 +45,7 @@ def test_a_hang_and_a_straggler_are_the_same_from_json(scene):
     facts = RunFacts(
         run="r", node="here", now_seconds=1.0,
         seats=tuple(process.seat for process in processes.values()),
-        ranks={role: told for role, told in known.items() if told is not None},
+        ranks={role: reported for role, reported in known.items() if reported is not None},
         steps=(RoleSteps("trainer", steps, 1.0, 4, 4),),
     )  # fmt: skip
     verdicts = judged(facts)

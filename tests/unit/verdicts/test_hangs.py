@@ -73,7 +73,7 @@ def test_a_job_that_hung_before_we_came_is_found_after_a_minute(scene, monkeypat
     assert scene.look(71).ranks == ("1",)
 
 
-def test_a_rank_outside_every_stage_has_a_minute_and_is_told_meanwhile(scene):
+def test_a_rank_outside_every_stage_has_a_minute_and_is_shown(scene):
     ranks = scene.warm_up()
     hold_in(ranks[1:], "all_reduce@0", 5)
     assert scene.look(50).state == "insufficient evidence"
@@ -235,7 +235,7 @@ def test_ranks_that_wait_on_a_device_are_known_by_the_number_that_they_have_issu
     assert any("#6" in line for line in verdict.evidence)
 
 
-def test_numbers_that_go_on_are_life_where_no_collective_is_recorded(scene):
+def test_advancing_sequence_numbers_are_progress_without_records(scene):
     ranks = scene.warm_up()
     for rank in ranks:
         rank.reports_group("0", 5)
@@ -250,7 +250,7 @@ def test_numbers_that_go_on_are_life_where_no_collective_is_recorded(scene):
     assert scene.look(62).ranks == ("1",)
 
 
-def test_a_rank_that_works_beside_a_wait_in_another_thread_is_not_blocked(scene):
+def test_a_rank_that_works_while_another_thread_waits_is_not_blocked(scene):
     ranks = scene.warm_up("rollout")
     ranks[0].waits("broadcast@7", 1)
     ranks[0].open_slots.clear()
@@ -285,7 +285,7 @@ def test_ranks_that_wait_for_less_than_ten_seconds_count_in_a_mismatch(scene):
 REDUCED = ("all_reduce", 8, True)
 
 
-def test_the_first_two_records_do_not_tell_who_is_the_odd_one(scene):
+def test_two_records_do_not_show_which_rank_differs(scene):
     ranks = scene.add(WORLD_SIZE)
     ranks[0].writes_flight(REDUCED, ("all_reduce", 8, False))
     ranks[2].writes_flight(REDUCED, ("broadcast", 8, False))
@@ -301,7 +301,7 @@ def test_the_first_two_records_do_not_tell_who_is_the_odd_one(scene):
         (("all_reduce", 9, False), "rank 2 called all_reduce@0 #2 [9] float32"),
     ],
 )
-def test_a_job_that_hung_before_we_came_tells_by_the_recorder_what_differs(scene, odd, said):
+def test_the_flight_recorder_shows_a_hang_from_before_attach(scene, odd, said):
     for rank in scene.add(WORLD_SIZE):
         rank.writes_flight(REDUCED, odd if rank is scene.ranks[2] else ("all_reduce", 8, False))
     assert scene.look(9).state == "clear"

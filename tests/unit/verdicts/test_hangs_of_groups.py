@@ -66,5 +66,5 @@ def test_whose_device_alone_waits_is_in_the_operation_of_the_others():
         Waiter(ahead, Arrival("", "tp", 9, 1)),
         Waiter(ahead, Arrival("", "0", 5, 2)),
     ]
-    said = "ranks 0, 1 wait in all_reduce@0 #5, rank 2 waits in collective@tp #9"
-    assert waits_text(waiters) == said
+    result = "ranks 0, 1 wait in all_reduce@0 #5, rank 2 waits in collective@tp #9"
+    assert waits_text(waiters) == result

@@ -110,7 +110,7 @@ def test_a_receive_from_a_rank_that_is_not_seen_here_leaves_it_open(scene):
     assert "Rank 5 is not observed by this agent." in verdict.summary
 
 
-def test_a_receive_from_nobody_in_particular_beside_a_collective_is_judged(scene):
+def test_a_receive_from_any_source_next_to_a_collective_is_judged(scene):
     """The very state that stopped all reading: a wait without a number beside one with."""
     ranks = scene.warm_up()
     hold_in([ranks[0], *ranks[2:]], "all_reduce@0", 5)

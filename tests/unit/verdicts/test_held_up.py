@@ -70,11 +70,11 @@ def readings(scene: Scene, monkeypatch, gap_seconds: float) -> list[str]:
 
 
 def test_who_was_seen_too_seldom_is_not_accused(stuck, monkeypatch):
-    told = readings(stuck, monkeypatch, gap_seconds=12)
-    assert [verdict.state for verdict in told][-1] == "found", "it stands at each of them"
-    assert told[1].state == "insufficient evidence"
-    assert told[1].summary.startswith("This agent could not read for 12 s and is not sure")
-    assert (told[1].cause, told[1].ranks) == ("", ())
+    reported = readings(stuck, monkeypatch, gap_seconds=12)
+    assert [verdict.state for verdict in reported][-1] == "found", "it stands at each of them"
+    assert reported[1].state == "insufficient evidence"
+    assert reported[1].summary.startswith("This agent could not read for 12 s and is not sure")
+    assert (reported[1].cause, reported[1].ranks) == ("", ())
 
 
 def test_readings_that_come_in_time_are_believed(stuck, monkeypatch):

@@ -32,7 +32,7 @@ def test_who_was_killed_is_to_blame_also_when_the_others_fail_after_it(scene):
     assert "rank 0 failed with exit code 1" in found.evidence
 
 
-def test_who_was_told_to_end_alone_is_to_blame_and_not_those_that_fail_after_it(scene):
+def test_a_rank_ended_alone_is_to_blame_not_those_that_fail_later(scene):
     ranks = scene.warm_up(runs={0: FAILS, 1: IS_TOLD, 2: FAILS, 3: FAILS})
     ranks[1].ends(is_reaped=False)
     for other in (0, 2, 3):

@@ -67,16 +67,16 @@ def test_real_prompts_are_known(line, prompt):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen([sys.executable, "-uc", f"{head}\n{line}"], bufsize=0, **pipes)
     try:
-        told = b""
-        while prompt not in told:
-            told += os.read(process.stdout.fileno(), 4096)
+        reported = b""
+        while prompt not in reported:
+            reported += os.read(process.stdout.fileno(), 4096)
         process.send_signal(signal.SIGUSR1)
-        while b"in <module>" not in told.partition(b"most recent call first")[2]:
-            told += os.read(process.stdout.fileno(), 4096)
+        while b"in <module>" not in reported.partition(b"most recent call first")[2]:
+            reported += os.read(process.stdout.fileno(), 4096)
     finally:
         process.kill()
         process.communicate()
-    dumped = told.decode().partition("most recent call first")[2]
+    dumped = reported.decode().partition("most recent call first")[2]
     frames = re.findall(r'File "(.*)", line \d+ in (.*)', dumped)
     places = [" ".join(frame) for frame in reversed(frames)]
     assert waits_for_a_person(stack(*places)), places

@@ -12,7 +12,7 @@ NODE_A = AgentTarget("a", "https://a.example:9931", ("r1", "r2"))
 ALONE = AgentTarget("b", "http://127.0.0.1:9931", ())
 
 
-def test_a_target_is_told_as_prometheus_reads_it():
+def test_a_target_is_listed_as_prometheus_reads_it():
     (group,) = agent_groups((NODE_A,), is_local=False)
     assert group.targets == ("a.example:9931",)
     assert group.labels == {

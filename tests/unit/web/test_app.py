@@ -205,7 +205,7 @@ def test_snapshot_is_the_contract_as_json(client, source):
     assert total == pytest.approx(split["wall_seconds"])
 
 
-def test_verdicts_are_told_without_ranks(client, source):
+def test_verdicts_are_shown_without_ranks(client, source):
     (run,) = client.get("/api/v1/verdicts").json()
     shown = source.snapshot().runs[0]
     assert run["run"] == shown.run
@@ -240,14 +240,14 @@ def test_scalars_travel_key_by_key_compressed_for_those_who_ask(client):
     assert pieces == [b"[1", b",2", b",3", b"]"]
 
 
-def test_infinities_are_told_apart():
+def test_infinities_have_signs():
     encode = Document(tuple[float, ...]).dumped
     assert json.loads(encode((math.inf, -math.inf, math.nan, 0.0))) == [
         "Infinity", "-Infinity", "NaN", 0.0,
     ]  # fmt: skip
 
 
-def test_timeline_has_the_newest_steps_of_each_rank(metrics):
+def test_timeline_has_the_last_steps_of_each_rank(metrics):
     now = time.time()  # the script goes by the clock, and this machine may be slow
     url = f"/api/v1/runs/{RUN}/timeline"
     with serve(ScriptedSource(clock=lambda: now), metrics) as client:
@@ -420,7 +420,7 @@ PROTECTED = ["/", "/metrics", "/static/app.js", "/static/plotly.min.js",
 
 
 @pytest.mark.parametrize("path", PROTECTED)
-def test_without_token_nothing_is_told(guarded, path):
+def test_without_token_nothing_is_returned(guarded, path):
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
         answer = guarded.get(path, headers=headers)
         assert answer.status_code == 401

@@ -33,7 +33,7 @@ def test_an_event_arrives_while_the_stream_is_open(client):
 
 
 @pytest.mark.parametrize("path", ["/", "/static/app.js", "/static/plotly.min.js"])
-def test_a_file_keeps_its_length_and_its_etag(client, path):
+def test_length_and_etag_of_a_file_are_stable(client, path):
     answer = client.get(path)
     assert "content-encoding" not in answer.headers
     assert int(answer.headers["content-length"]) == len(answer.content)

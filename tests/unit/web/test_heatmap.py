@@ -22,13 +22,13 @@ def test_each_rank_has_a_value_in_each_step():
         ("0", "1", "2", "3"),
         tuple(range(6)),
     )
-    newest = run.steps[-1]
-    assert shown.values[-1] == pytest.approx([c.split.active_seconds for c in newest.cells], 1e-3)
+    last = run.steps[-1]
+    assert shown.values[-1] == pytest.approx([c.split.active_seconds for c in last.cells], 1e-3)
     assert max(shown.values[-1]) == shown.values[-1][2], "rank 2 samples more slowly"
     waits = heatmap(run, "", "wait").values[-1]
     assert min(waits) == waits[2]
     assert heatmap(run, "actor", "tokens", after=4).values == ((15000, 15310, 15620, 15930),)
-    gone = replace(newest, cells=newest.cells[1:])
+    gone = replace(last, cells=last.cells[1:])
     assert heatmap(replace(run, steps=(gone,)), "", "idle").values[0][0] is None
     assert heatmap(run, "critic", "active").ranks == ()
 

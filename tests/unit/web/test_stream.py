@@ -116,7 +116,7 @@ def test_first_event_comes_at_once_with_the_agents_clock(server):
     assert len(listener.snapshots()[0]["runs"][0]["ranks"]) == 4
 
 
-def test_change_is_told_and_silence_is_not(server, clock):
+def test_changes_are_sent_and_silence_is_not(server, clock):
     listener = StreamReader(server.url)
     listener.wait_for(1)
     time.sleep(0.6)
@@ -151,7 +151,7 @@ def test_listeners_share_one_serialisation(server, clock, monkeypatch):
     assert all(listener.snapshots() == listeners[0].snapshots() for listener in listeners)
 
 
-def test_heartbeat_keeps_a_silent_stream_open(server, monkeypatch):
+def test_heartbeat_holds_a_silent_stream_open(server, monkeypatch):
     monkeypatch.setattr(stream_module, "HEARTBEAT_SECONDS", 0.2)
     listener = StreamReader(server.url)
     listener.wait_for(1)
@@ -194,14 +194,14 @@ def test_a_whole_view_comes_first_and_then_what_changed(server, clock):
 
 
 def test_who_missed_one_gets_the_whole():
-    told = StreamedView(7, b"whole", b"patch")
-    assert told.after(6) == b"event: patch\ndata: patch"
+    reported = StreamedView(7, b"whole", b"patch")
+    assert reported.after(6) == b"event: patch\ndata: patch"
     for version in (0, 5, 8):
-        assert told.after(version) == b"event: whole\ndata: whole"
+        assert reported.after(version) == b"event: whole\ndata: whole"
     assert StreamedView(1, b"whole", b"").after(0) == b"event: whole\ndata: whole"
 
 
-def test_ranks_of_a_large_job_are_told_in_full_when_they_are_opened(clock):
+def test_opened_ranks_of_a_large_job_are_sent_in_full(clock):
     source = ScriptedSource(96, clock=clock, num_past_steps=2)
     app = create_app(source, lambda accept: (b"", "text/plain"))
     server = Server(app, Listener("127.0.0.1", 0))
@@ -243,13 +243,13 @@ def test_a_patch_gives_the_new_document(old, new):
 
 @settings(deadline=None)
 @given(DOCUMENTS)
-def test_nothing_is_told_of_what_did_not_change(document):
+def test_unchanged_rows_are_not_sent(document):
     assert diff(document, copy.deepcopy(document)) is None
 
 
 @settings(deadline=None)
 @given(st.permutations(range(6)), st.integers(0, 6))
-def test_rows_that_move_are_not_told_again(order, num_kept):
+def test_rows_that_move_are_not_sent_again(order, num_kept):
     old = [{"rank": str(rank), "gauges": {"x": "long" * 50}} for rank in range(6)]
     new = [old[place] for place in order[:num_kept]]
     patch = diff(old, new)
@@ -257,7 +257,7 @@ def test_rows_that_move_are_not_told_again(order, num_kept):
     assert "long" not in json.dumps(patch)
 
 
-def test_a_change_in_a_row_is_told_alone():
+def test_a_change_in_a_row_is_sent_alone():
     old = {"ranks": [{"role": "actor", "rank": str(rank), "step": 4} for rank in range(1000)]}
     new = copy.deepcopy(old)
     new["ranks"][500]["step"] = 5

@@ -91,7 +91,7 @@ def test_a_window_has_what_reaches_into_it(client):
     assert 0 < len(cut) < len(whole)
 
 
-def test_who_goes_on_after_a_rank_that_is_gone_is_told(client):
+def test_the_successor_of_a_rank_that_is_gone_is_reported(client):
     answer = client.get(PATH, params={"after": "actor/none"})
     assert answer.status_code == 410
     assert "ask again" in answer.json()["detail"]

@@ -63,7 +63,7 @@ def test_the_culprits_of_a_large_job_come_first_with_their_peers():
     }
 
 
-def test_peers_are_the_smallest_group_that_is_not_everybody():
+def test_peers_are_the_smallest_group_below_the_world():
     (run,) = snapshot_of(128).runs
     rows = tuple(
         replace(
@@ -120,7 +120,7 @@ def test_other_runs_are_names():
     ]  # fmt: skip
 
 
-def test_the_newest_run_that_lives_is_in_view():
+def test_the_last_live_run_is_in_view():
     (run,) = snapshot_of(2).runs
     dead = tuple(replace(rank, state="died") for rank in run.ranks)
     old = replace(run, run="old", begin_seconds=1.0)
@@ -148,7 +148,7 @@ def test_a_rank_without_a_part_counts_as_none_of_it():
     assert mean_split([]) == TimeSplit()
 
 
-def test_what_hooks_say_is_told_once_for_ranks_that_are_alike():
+def test_reports_of_hooks_are_merged_for_similar_ranks():
     snapshot = snapshot_of(4)
     (run,) = snapshot.runs
     ranks = tuple(
@@ -190,7 +190,7 @@ def test_a_full_device_is_what_counts_of_memory_and_the_host_where_there_is_none
     assert wall_of(replace(run, ranks=tuple(hosts)), {}).memory == (0.5, 1)
 
 
-def test_a_plain_key_is_told_with_the_signal_that_it_means():
+def test_a_plain_key_is_shown_with_its_signal():
     (run,) = snapshot_of(1).runs
     named = replace(run.scalars[0], key="actor/entropy", metric="dfx_actor_entropy_nats")
     plain = tuple(replace(named, key=key, metric=None) for key in ("entropy", "mean_reward", "x"))

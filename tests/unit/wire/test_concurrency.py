@@ -165,7 +165,7 @@ def test_kill_9_in_a_tight_loop_leaves_everything_readable(dfx_dir):
         reader.close()
 
 
-def test_a_thread_reader_beside_a_writer_in_one_process(dfx_dir):
+def test_a_thread_reader_next_to_a_writer_in_one_process(dfx_dir):
     segment = SegmentWriter(str(dfx_dir), Identity(), num_records=1 << 10)
     reader = SegmentReader(segment.path)
     stop = threading.Event()

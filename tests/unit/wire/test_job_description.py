@@ -34,7 +34,7 @@ def test_strides_hold_the_same_ranks(ranks):
 
 
 @given(st.text(max_size=300), st.text(max_size=300), RANKS)
-def test_a_group_comes_back_as_it_was_told(name, description, ranks):
+def test_a_group_is_read_as_it_was_written(name, description, ranks):
     texts = job_description.format_group(name, description, ranks)
     assert len(texts) <= job_description.MAX_PARTS
     assert all(len(text.encode()) <= MAX_NAME_BYTES for text in texts)
@@ -53,7 +53,7 @@ def test_variables_that_hide_devices_come_back_as_they_are(name, value):
     assert taken(job_description.format_visible(name, value)).visible == {name: value}
 
 
-def test_of_a_long_list_of_devices_whole_ones_are_told():
+def test_a_long_list_of_devices_ends_with_a_whole_one():
     uuids = [f"GPU-{n}0d5f6a4-2a9f-11ee-be56-0242ac120002" for n in range(8)]
     text = job_description.format_visible("ASCEND_RT_VISIBLE_DEVICES", ",".join(uuids))
     assert len(text.encode()) <= MAX_NAME_BYTES
@@ -78,7 +78,7 @@ def test_a_group_that_does_not_fit_says_how_many_are_in_it():
     assert not group.is_whole
 
 
-def test_a_group_that_is_told_again_is_the_new_one():
+def test_a_group_written_again_replaces_the_old_one():
     layout = taken(*job_description.format_group("g", "", [n * n for n in range(90)]))
     version = layout.version
     layout.read(job_description.format_group("g", "dp", range(4)))

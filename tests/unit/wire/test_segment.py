@@ -115,7 +115,7 @@ def test_a_full_name_table_gives_0_and_is_counted(writer, reader):
     assert reader.name(num_fit) == f"{num_fit - 1:0>199}"
 
 
-def test_clock_pairs_are_the_first_and_the_newest_15_oldest_first(writer, reader):
+def test_clock_pairs_are_the_first_and_the_last_15(writer, reader):
     (first,) = reader.clock_pairs()
     for _ in range(40):
         writer.add_clock_pair()
@@ -199,17 +199,17 @@ needs_root = pytest.mark.skipif(not IS_ROOT, reason="needs root to become anothe
 @needs_root
 def test_a_folder_of_another_user_is_refused(dfx_dir):
     dfx_dir.chmod(0o755)
-    said = as_nobody("prepare_directory(sys.argv[2])", str(dfx_dir))
-    assert said.startswith("folder | ")
-    assert "set DFX_DIR" in said
+    result = as_nobody("prepare_directory(sys.argv[2])", str(dfx_dir))
+    assert result.startswith("folder | ")
+    assert "set DFX_DIR" in result
 
 
 @needs_root
 def test_a_segment_of_another_user_is_refused_by_name_and_remedy(dfx_dir, writer):
     dfx_dir.chmod(0o755)
-    said = as_nobody("SegmentReader(sys.argv[2])", writer.path)
-    assert said.startswith("permission | ")
-    assert "run the agent as that user or as root" in said
+    result = as_nobody("SegmentReader(sys.argv[2])", writer.path)
+    assert result.startswith("permission | ")
+    assert "run the agent as that user or as root" in result
 
 
 @needs_root
@@ -218,8 +218,8 @@ def test_a_folder_without_write_permission_is_refused(dfx_dir):
     folder.mkdir(mode=0o500)
     os.chown(folder, 65534, 65534)
     dfx_dir.chmod(0o755)
-    said = as_nobody("SegmentWriter(sys.argv[2], Identity())", str(folder))
-    assert said.startswith("folder | cannot write to")
+    result = as_nobody("SegmentWriter(sys.argv[2], Identity())", str(folder))
+    assert result.startswith("folder | cannot write to")
 
 
 @needs_root

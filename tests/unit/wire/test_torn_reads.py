@@ -85,7 +85,7 @@ def test_an_open_span_that_changes_between_the_copies(tear) -> None:
 
 
 @pytest.mark.parametrize("num_bytes", range(8, 60, 4))
-def test_an_open_span_of_which_the_tail_came_late(num_bytes) -> None:
+def test_an_open_span_with_a_late_tail(num_bytes) -> None:
     """Its number may be there already, as head and as span, and its name not."""
     ring = Ring()
     ring.write(8)
@@ -95,7 +95,7 @@ def test_an_open_span_of_which_the_tail_came_late(num_bytes) -> None:
 
 
 @pytest.mark.parametrize("stale", [slice(0, 8), slice(40, 44)])
-def test_an_open_span_of_which_a_part_is_seen_late(stale) -> None:
+def test_an_open_span_with_a_late_part(stale) -> None:
     """A weakly ordered processor shows the marks of a record before all of its body."""
     ring = Ring()
     ring.write(8)

@@ -48,9 +48,9 @@ class Kept:
 def kept(dfx_dir, monkeypatch) -> Iterator[Kept]:
     monkeypatch.setattr(evidence, "dump_with_py_spy", lambda pid: None)
     with staged(dfx_dir) as scene:
-        kept = Kept(scene)
-        yield kept
-        kept.evidence.close()
+        stored = Kept(scene)
+        yield stored
+        stored.evidence.close()
 
 
 def hang(kept: Kept) -> list[Rank]:
@@ -68,7 +68,7 @@ def test_nothing_is_written_of_a_sound_run(kept):
     assert not (kept.scene.folder / "evidence").exists()
 
 
-def test_a_hang_is_kept_with_everything_that_was_open(kept):
+def test_a_hang_is_stored_with_everything_that_was_open(kept):
     ranks = hang(kept)
     kept.look(14)
     document = kept.document()
@@ -92,7 +92,7 @@ def test_a_hang_is_kept_with_everything_that_was_open(kept):
     assert kept.files()[0].name.endswith("-hang.json")
 
 
-def test_the_last_collectives_of_the_flight_recorder_are_kept(kept):
+def test_the_last_collectives_of_the_flight_recorder_are_stored(kept):
     ranks = hang(kept)
     ranks[0].writes_flight(("broadcast", 4, True), ("all_reduce", 8, False))
     kept.look(14)
@@ -197,7 +197,7 @@ def test_a_rank_that_wrote_no_stacks_is_asked_with_py_spy(kept, monkeypatch):
     ]
 
 
-def test_only_the_newest_files_are_kept(kept):
+def test_only_the_last_files_are_stored(kept):
     folder = kept.scene.folder / "evidence"
     folder.mkdir(mode=0o700)
     for number in range(MAX_FILES + 5):

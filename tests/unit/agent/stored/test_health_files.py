@@ -45,7 +45,7 @@ def learned(dfx_dir):
     return dfx_dir, job
 
 
-def test_the_next_agent_goes_on_where_the_last_one_was(learned):
+def test_the_next_agent_continues_where_the_last_one_was(learned):
     folder, job = learned
     agent = agent_of(folder)
     row = run_row(agent)
@@ -59,7 +59,7 @@ def test_the_next_agent_goes_on_where_the_last_one_was(learned):
     agent.stop()
 
 
-def test_an_agent_that_was_killed_has_kept_its_baselines(dfx_dir, monkeypatch):
+def test_a_killed_agent_has_stored_its_baselines(dfx_dir, monkeypatch):
     monkeypatch.setattr(health_files, "EVERY_SECONDS", 0.0)
     job = Job(dfx_dir)
     train(job, range(1, 31))
@@ -83,7 +83,7 @@ def test_files_are_private_whole_and_replaced(learned):
     "content", [b"", b"{", b"[]", b'{"format": 99, "health": {}}', b'{"format": 1, "health": []}',
                 b'{"format": 1, "health": {"bank": {"row": null}}}', b"\xff\x00"]
 )  # fmt: skip
-def test_a_damaged_file_is_told_and_learned_anew(learned, content):
+def test_a_damaged_file_is_reported_and_learned_again(learned, content):
     folder, job = learned
     (path,) = kept_files(folder)
     path.write_bytes(content)
@@ -132,7 +132,7 @@ def test_an_operator_resets_one_run_and_no_other_exists(learned):
     agent.stop()
 
 
-def test_a_second_agent_reads_what_is_kept_and_writes_nothing(learned):
+def test_a_second_agent_reads_stored_state_and_writes_nothing(learned):
     folder, job = learned
     first, second = agent_of(folder), Agent(Config(str(folder)), reap=False)
     train(job, range(31, 33))

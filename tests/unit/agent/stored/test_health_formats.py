@@ -16,19 +16,21 @@ from dfx_agent.judge.divergence.health import RunHealth
 FORMAT_2 = Path(__file__).with_name("format_2.json")
 
 
-def test_what_format_2_kept_is_gone_on_from():
+def test_state_of_format_2_is_continued():
     """200 steps of ten metrics, a NaN loss and a blown-up norm in the newest (2026-11-22)."""
-    kept = FILE.read(FORMAT_2.read_bytes()).health
+    stored = FILE.read(FORMAT_2.read_bytes()).health
     health = RunHealth()
-    health.resume(kept)
+    health.resume(stored)
     saved = health.save()
-    symptoms, earlier = saved.bank.symptoms, kept.bank.symptoms
+    symptoms, earlier = saved.bank.symptoms, stored.bank.symptoms
     assert repr(symptoms[: len(earlier)]) == repr(earlier)  # that agent did not know the last one
-    calm = kept.bank.calm | {"reward up": 0}
-    assert repr(saved) == repr(replace(kept, bank=replace(kept.bank, symptoms=symptoms, calm=calm)))
+    calm = stored.bank.calm | {"reward up": 0}
+    assert repr(saved) == repr(
+        replace(stored, bank=replace(stored.bank, symptoms=symptoms, calm=calm))
+    )
     written = json.loads(FORMAT_2.read_text())["health"]
     assert (health.state.row, health.state.step) == (199, written["last"])
-    assert kept.bank.reward.num_rows_left == written["bank"]["reward"]["left"]
+    assert stored.bank.reward.num_rows_left == written["bank"]["reward"]["left"]
     (place, first), *_ = health.broken.breaks(is_scaled=False)
     assert (place, first.step, first.ranks) == ("loss", 197, {"0"})
 

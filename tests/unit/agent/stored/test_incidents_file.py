@@ -54,29 +54,29 @@ def after(book: IncidentBook, now: float = 2000.0) -> IncidentBook:
 
 
 @pytest.mark.parametrize("told_again", [SLOW, replace(SLOW, since_seconds=1900.0), HANG])
-def test_what_is_told_again_goes_on(told_again):
+def test_an_incident_reported_again_continues(told_again):
     book = IncidentBook("r")
     first = told(book, replace(told_again, since_seconds=1000.0), now=2000.0)
     second = told(after(after(book)), told_again, now=2100.0)
     assert (second.id, second.since_seconds, second.step) == (first.id, 1000.0, first.step)
 
 
-def test_what_an_unsure_judge_has_not_cleared_goes_on_with_the_next_agent():
+def test_an_uncleared_incident_continues_with_the_next_agent():
     found = replace(SLOW, since_seconds=1000.0)
     busy = Verdict("straggler", "insufficient evidence", "actor", "the host is busy")
     book = IncidentBook("r")
     first = told(book, found, now=2000.0)
     assert book.observe((busy,), (), None, NO_STEPS, 2010.0) == ()
-    kept = ResumableRun((), {}, book.incidents_to_store())
+    stored = ResumableRun((), {}, book.incidents_to_store())
     following = IncidentBook("r")
-    following.resume(RUN.read(RUN.dumped(kept)).open, 2020.0)
+    following.resume(RUN.read(RUN.dumped(stored)).open, 2020.0)
     second = told(following, replace(found, since_seconds=2100.0), now=2110.0)
     assert (second.id, second.since_seconds) == (first.id, 1000.0)
     book.observe((busy,), (), None, NO_STEPS, 2001.0 + RESUMED_SECONDS)
     assert book.incidents_to_store() == (), "it is let go"
 
 
-def test_what_is_found_anew_at_every_step_goes_on():
+def test_an_incident_found_at_every_step_continues():
     """Its step is the newest, not where it began."""
     book = IncidentBook("r")
     (first,) = book.observe((WRONG,), (), None, STEPS, 2000.0)
@@ -84,7 +84,7 @@ def test_what_is_found_anew_at_every_step_goes_on():
     assert (second.id, second.since_seconds, second.step) == (first.id, 1900.0, 9)
 
 
-def test_an_alert_goes_on_though_its_condition_has_to_last_anew():
+def test_an_alert_continues_while_its_duration_restarts():
     book = IncidentBook("r")
     first = told(book, alerts=(ALERT,))
     late = replace(ALERT, since_seconds=2050.0, since_step=12)
@@ -98,7 +98,7 @@ def test_an_alert_goes_on_though_its_condition_has_to_last_anew():
     assert long_after.id != first.id
 
 
-def test_what_was_told_before_is_not_green_until_it_could_be_told_again():
+def test_an_earlier_finding_is_not_green_until_it_can_be_judged():
     book = IncidentBook("r")
     told(book, alerts=(ALERT,))
     following = after(book)
@@ -244,7 +244,7 @@ def test_the_next_agent_of_the_folder_knows_it(dfx_dir, rank):
     assert (second.id, second.since_seconds, second.step) == (first.id, 1500.0, 9)
 
 
-def test_a_job_that_begins_anew_under_the_name_begins_with_nothing(dfx_dir, rank):
+def test_a_restarted_job_of_the_same_name_has_no_incidents(dfx_dir, rank):
     (first,) = seen_by_an_agent(dfx_dir, (ALERT,))
     rank.close()
     os.unlink(rank.path)
@@ -267,8 +267,8 @@ def crash_of(agent: Agent) -> tuple:
     (run,) = agent.snapshot().runs
     (verdict,) = [verdict for verdict in run.verdicts if verdict.kind == "crash"]
     (incident,) = run.incidents
-    told = verdict.state, verdict.ranks, verdict.cause, verdict.summary, verdict.evidence
-    return *told, incident.id, incident.since_seconds, incident.sentence
+    reported = verdict.state, verdict.ranks, verdict.cause, verdict.summary, verdict.evidence
+    return *reported, incident.id, incident.since_seconds, incident.sentence
 
 
 def test_who_died_first_is_known_to_the_next_agent(dfx_dir):
@@ -330,16 +330,16 @@ def stranger(dfx_dir, rank):
         ({"format": 1, "runs": {"other": {}}}, None),
     ],
 )
-def test_a_strange_file_is_told_in_one_line(stranger, document, says):
+def test_a_strange_file_is_reported_in_one_line(stranger, document, says):
     messages = stranger(document)
     assert [message.startswith(says) for message in messages] == ([True] if says else [])
 
 
 @given(DOCUMENTS)
 def test_no_document_of_a_stranger_is_an_error(document):
-    for kept in (FILE, RUN):
+    for stored in (FILE, RUN):
         with suppress(ValueError):
-            kept.loaded(document)
+            stored.loaded(document)
 
 
 @given(st.sampled_from(sorted(WHOLE)), LEAF)
@@ -349,15 +349,15 @@ def test_a_field_that_is_wrong_is_refused_or_taken_for_what_it_is(field, value):
         {**ENTRY, "ended": {"a": [value, *ENDING[1:]]}},
     ):
         try:
-            (kept,) = RUN.loaded(entry).open
+            (stored,) = RUN.loaded(entry).open
         except ValueError as error:
             assert "\n" not in reason(error)  # noqa: PT017 (either is right)
         else:
-            assert isinstance(kept, TrackedIncident)
-            assert isfinite(kept.since_seconds + kept.seen_seconds)
+            assert isinstance(stored, TrackedIncident)
+            assert isfinite(stored.since_seconds + stored.seen_seconds)
 
 
 def test_what_an_agent_before_this_one_wrote_is_read():
-    kept = RUN.loaded(ENTRY)
-    assert kept.open[0].ranks == ("0",)
-    assert kept.ended == {"a": Ending(5, True, ExitStatus(None, 9), was_oom_killed=False)}  # noqa: FBT003
+    stored = RUN.loaded(ENTRY)
+    assert stored.open[0].ranks == ("0",)
+    assert stored.ended == {"a": Ending(5, True, ExitStatus(None, 9), was_oom_killed=False)}  # noqa: FBT003

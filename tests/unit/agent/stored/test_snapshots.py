@@ -63,7 +63,7 @@ def run(dfx_dir) -> Iterator[Run]:
     run.held.close()
 
 
-def test_two_ranks_of_a_finding_are_asked_once_and_what_they_write_is_kept(run):
+def test_ranks_of_a_finding_are_asked_once_and_their_stacks_stored(run):
     keeper: Any = AllocatorSnapshots(str(run.folder))
     keeper.observe(run)
     assert run.wanted() == []
@@ -113,7 +113,7 @@ def test_whose_job_does_not_allow_it_is_not_asked(run):
     assert run.wanted() == []
 
 
-def test_the_newest_are_kept(run, monkeypatch):
+def test_the_last_ones_are_stored(run, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_FILES", 2)
     keeper: Any = AllocatorSnapshots(str(run.folder))
     for label in ("0", "1", "2"):

@@ -138,7 +138,7 @@ def test_another_process_begins_at_zero(watched):
                 '{"format": 1, "processes": {"KEY": {"position": 1, "until_ns": 0}}}',
                 '{"format": 1, "processes": []}']
 )  # fmt: skip
-def test_a_damaged_file_is_told(watched, content):
+def test_a_damaged_file_is_reported(watched, content):
     folder, job, _ = watched
     first = agent_of(folder)
     job.work(range(1, 51))
@@ -149,9 +149,9 @@ def test_a_damaged_file_is_told(watched, content):
     path.write_text(content.replace("KEY", key))
     second = agent_of(folder)
     assert rank_row(second, polls=2).num_records == 200
-    (told,) = [p.message for p in second.snapshot().agent.problems if p.kind == "totals"]
-    assert told.endswith("counters may go back")
-    assert "\n" not in told
+    (reported,) = [p.message for p in second.snapshot().agent.problems if p.kind == "totals"]
+    assert reported.endswith("counters may go back")
+    assert "\n" not in reported
     second.stop()
 
 
@@ -241,7 +241,7 @@ def test_every_number_of_the_other_is_added(one, other):
     assert set(flat(Totals()).values()) == {0}, "they begin at nothing"
 
 
-def test_what_was_read_is_kept_before_the_ring_has_wrapped(dfx_dir):
+def test_positions_are_stored_before_the_ring_wraps(dfx_dir):
     """Nothing waits for the next five seconds: whoever is killed before has kept enough."""
     job, first = SmallRing(dfx_dir), agent_of(dfx_dir)
     for begin in range(1, 200, 20):  # 80 records in a ring of 256
@@ -285,11 +285,11 @@ def collectives(agent: Agent) -> list[tuple]:
     rows = [rank_row(agent, label, polls=3).collectives for label in ("0", "1")]
     return [
         (
-            sum(row.num_collectives for row in of),
-            sum(row.num_bytes for row in of),
-            sum(row.peers_seconds + row.transfer_seconds + row.unmatched_seconds for row in of),
+            sum(row.num_collectives for row in entry),
+            sum(row.num_bytes for row in entry),
+            sum(row.peers_seconds + row.transfer_seconds + row.unmatched_seconds for row in entry),
         )
-        for of in rows
+        for entry in rows
     ]
 
 
@@ -317,7 +317,7 @@ def test_a_restart_takes_nothing_from_collectives(watched, num_steps_meanwhile):
     third.stop()
 
 
-def test_an_entry_of_an_agent_that_kept_no_collectives_is_read():
+def test_an_entry_without_collectives_is_read():
     known = {key: value for key, value in KEEPS.items() if key != "collectives"}
     assert totals_file.ENTRY.loaded(known).to_totals() == StoredTotals(7, 9, Totals())
 
@@ -330,6 +330,6 @@ def test_strange_collectives_are_refused(row):
 
 def test_counts_of_collectives_survive_as_text():
     counts = CollectiveCounts("0", "rollout", (*range(10), 2.5))
-    kept = StoredTotals(7, 9, Totals(), (counts,))
-    entry = totals_file.StoredProcess.from_totals(kept)
-    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).to_totals() == kept
+    stored = StoredTotals(7, 9, Totals(), (counts,))
+    entry = totals_file.StoredProcess.from_totals(stored)
+    assert totals_file.ENTRY.read(totals_file.ENTRY.dumped(entry)).to_totals() == stored

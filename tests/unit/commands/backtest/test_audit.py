@@ -11,13 +11,13 @@ NUM_ROWS = 120
 
 def lines(framework: str, **series) -> list[str]:
     """``series``: key with "__" for "/" -> value of the share of the run that has passed."""
-    keyed = {key.replace("__", "/").replace("AT", "@"): of for key, of in series.items()}
+    keyed = {key.replace("__", "/").replace("AT", "@"): entry for key, entry in series.items()}
     audit, rng = Audit(), random.Random(1)
     audit.add_keys(framework, keyed)
     for i in range(NUM_ROWS):
         is_validated = i % 10 == 0
-        values = {key: of(i / NUM_ROWS) * rng.lognormvariate(0, 0.05)
-                  for key, of in keyed.items() if is_validated or "val" not in key}  # fmt: skip
+        values = {key: entry(i / NUM_ROWS) * rng.lognormvariate(0, 0.05)
+                  for key, entry in keyed.items() if is_validated or "val" not in key}  # fmt: skip
         signals = {"reward": "reward", "length": "response_length"}
         audit.observe({to: values[key] for key, to in signals.items() if key in values}, values)
     return audit.lines

@@ -23,10 +23,10 @@ def test_links_are_followed_once_and_what_is_no_file_is_named(tmp_path):
     os.mkfifo(folder / "pipe.log")
     found = find_logs([str(folder)])
     assert [path.resolve() for path in found.logs] == [runs / "a.csv"]
-    told = {os.path.relpath(path, folder): why for path, why in found.passed_over}
-    assert told.keys() == {"run1-again", "loop", "latest.log", ".cache", "pipe.log"}
-    assert "read already" in told["loop"]
-    assert "pipe" in told["pipe.log"]
+    reported = {os.path.relpath(path, folder): why for path, why in found.passed_over}
+    assert reported.keys() == {"run1-again", "loop", "latest.log", ".cache", "pipe.log"}
+    assert "read already" in reported["loop"]
+    assert "pipe" in reported["pipe.log"]
 
 
 def test_many_files_that_nobody_takes_for_a_log_hide_none_that_was_opened(tmp_path):

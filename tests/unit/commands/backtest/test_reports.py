@@ -16,7 +16,7 @@ def test_records_without_a_number_are_said_to_have_none(tmp_path, line):
     (log,) = open_logs(path)
     report = replay_log(log, {}, is_drawn=False)
     assert not report.is_judged
-    told = "\n".join(lines([report], {}))
-    assert "NOT JUDGED: no number in its " in told
-    assert "no key is known" not in told
-    assert "name its key" not in told
+    reported = "\n".join(lines([report], {}))
+    assert "NOT JUDGED: no number in its " in reported
+    assert "no key is known" not in reported
+    assert "name its key" not in reported

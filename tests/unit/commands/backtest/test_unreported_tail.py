@@ -61,9 +61,9 @@ def rows_that_lose(value, first):
 def test_signals_that_stop_while_others_go_on_are_said(tmp_path, value, first, is_said):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows_that_lose(value, first)))
-    told = [line for line in warnings(path) if "after step" in line]
+    reported = [line for line in warnings(path) if "after step" in line]
     names = "gradient norm, reward and loss"
-    assert told == [f"{names} have no value after step {first - 1}"] * is_said
+    assert reported == [f"{names} have no value after step {first - 1}"] * is_said
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_parse(spec, expected):
         ("rollout_abort:1.5", "RATIO must be a number above 0, at most 1"),
     ],
 )
-def test_a_wrong_spec_is_told_in_one_line(spec, message):
+def test_a_wrong_spec_is_reported_in_one_line(spec, message):
     with pytest.raises(FaultError, match=message) as caught:
         parse(spec)
     assert str(caught.value).startswith(f"--fault {spec}: ")

@@ -37,7 +37,7 @@ def test_parse(spec, expected):
         ("slow_barrier:2:1", "there is no rank 2 in a run of 2"),
     ],
 )
-def test_a_wrong_spec_is_told_in_one_line(spec, message):
+def test_a_wrong_spec_is_reported_in_one_line(spec, message):
     with pytest.raises(FaultError, match=message) as caught:
         parse([spec])
     assert "\n" not in str(caught.value)

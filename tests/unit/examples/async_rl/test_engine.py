@@ -111,7 +111,7 @@ def test_metrics_count_what_was_served(started):
     assert families["vllm:num_requests_running"]["vllm:num_requests_running"] == 0
 
 
-def test_a_slow_replica_tells_how_much_it_was_slowed(started, tmp_path):
+def test_a_slow_replica_reports_how_much_it_was_slowed(started, tmp_path):
     engine = started("slow_replica:1:3:2")
     for version in (1, 2):
         ask(engine).result(PATIENCE_SECONDS)

@@ -47,24 +47,24 @@ def test_partial_is_who_was_cut_or_met_new_weights(given, expected):
 
 
 def test_stale_groups_are_dropped_and_counted():
-    kept = GroupFilter()
+    stored = GroupFilter()
 
-    assert kept.admits(group(0), MAX_LAG_VERSIONS)
-    assert not kept.admits(group(0), MAX_LAG_VERSIONS + 1)
-    assert kept.end_step()["stale"] == 1
+    assert stored.admits(group(0), MAX_LAG_VERSIONS)
+    assert not stored.admits(group(0), MAX_LAG_VERSIONS + 1)
+    assert stored.end_step()["stale"] == 1
 
 
 def test_groups_of_equal_rewards_are_dropped_up_to_a_limit_in_each_step():
-    kept, equal = GroupFilter(), group(0, rewards=(1.0, 1.0))
+    stored, equal = GroupFilter(), group(0, rewards=(1.0, 1.0))
 
-    first = [kept.admits(equal, 0) for _ in range(MAX_ZERO_ADVANTAGE_DROPS + 1)]
-    dropped = kept.end_step()
-    then = kept.admits(equal, 0)
+    first = [stored.admits(equal, 0) for _ in range(MAX_ZERO_ADVANTAGE_DROPS + 1)]
+    dropped = stored.end_step()
+    then = stored.admits(equal, 0)
 
     assert first == [False] * MAX_ZERO_ADVANTAGE_DROPS + [True]
     assert not then
     assert dropped == {"zero_advantage": MAX_ZERO_ADVANTAGE_DROPS}
-    assert kept.end_step() == {"zero_advantage": 1}
+    assert stored.end_step() == {"zero_advantage": 1}
 
 
 def numbers(groups):

@@ -73,12 +73,12 @@ def test_lags_counts_and_shares(told, name, expected):
     assert told[name] == pytest.approx(expected)
 
 
-def test_a_step_without_a_batch_tells_no_lag():
-    told = StepReport().values(0, Counter(), Counter(), num_stale=0)
+def test_a_step_without_a_batch_reports_no_lag():
+    reported = StepReport().values(0, Counter(), Counter(), num_stale=0)
 
-    assert told["response/aborted_ratio"] == 0.0
-    assert not any(word in name for name in told for word in ("staleness", "share", "ratio/"))
-    assert told.keys().isdisjoint({"pipeline/stale/ratio", "pipeline/groups/zero_advantage"})
+    assert reported["response/aborted_ratio"] == 0.0
+    assert not any(word in name for name in reported for word in ("staleness", "share", "ratio/"))
+    assert reported.keys().isdisjoint({"pipeline/stale/ratio", "pipeline/groups/zero_advantage"})
 
 
 def test_every_name_is_a_series_of_its_own(told):

@@ -85,7 +85,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     assert [line["step"] for line in truth.read(tmp_path)] == [1]
 
 
-def test_the_file_is_json_and_nothing_is_left_beside_it(tmp_path):
+def test_the_file_is_json_and_leaves_no_other_file(tmp_path):
     folder, path = tmp_path / "lines", tmp_path / "truth.json"
     folder.mkdir()
 

@@ -41,7 +41,7 @@ def link(clock, said):
     return HubLink("http://hub:9932", lambda text, is_well: said.append((text, is_well)))
 
 
-def test_everything_is_told_first_and_then_what_is_new(link):
+def test_everything_is_sent_first_and_then_changes(link):
     assert link.next() == "all"
     link.see_answer(200, HUB, "")
     assert [link.next() for _ in range(3)] == ["news"] * 3
@@ -51,7 +51,7 @@ def test_everything_is_told_first_and_then_what_is_new(link):
 @pytest.mark.parametrize(
     "answer", [{HUB_ID: "second"}, HUB | {WANTS_ALL: "1"}], ids=["another hub", "asked for"]
 )
-def test_everything_is_told_again_when_the_hub_lacks_it(link, clock, answer):
+def test_everything_is_sent_again_if_the_hub_lacks_it(link, clock, answer):
     link.next()
     link.see_answer(200, HUB, "")
     clock.now += 60
@@ -59,7 +59,7 @@ def test_everything_is_told_again_when_the_hub_lacks_it(link, clock, answer):
     assert [link.next(), link.next()] == ["all", "news"]
 
 
-def test_everything_is_told_again_after_a_loss(link, clock):
+def test_everything_is_sent_again_after_a_loss(link, clock):
     link.next()
     link.see_answer(200, HUB, "")
     clock.now += 60
@@ -68,7 +68,7 @@ def test_everything_is_told_again_after_a_loss(link, clock):
     assert link.row().num_lost == 3
 
 
-def test_what_could_not_be_told_is_still_wanted(link, clock):
+def test_unsent_facts_stay_requested(link, clock):
     assert link.next() == "all"
     link.put_off("all")
     assert link.next() is None
@@ -78,24 +78,24 @@ def test_what_could_not_be_told_is_still_wanted(link, clock):
     assert link.next() == "news"
 
 
-def test_a_hub_that_asks_every_time_is_not_told_everything_every_time(link, clock):
-    told = []
+def test_a_hub_that_always_asks_does_not_always_get_everything(link, clock):
+    reported = []
     for _ in range(30):
-        told.append(link.next())
+        reported.append(link.next())
         link.see_answer(200, HUB | {WANTS_ALL: "1"}, "")
         clock.now += 1
-    assert told.count("all") == 10
-    assert told.count(None) == 20
+    assert reported.count("all") == 10
+    assert reported.count(None) == 20
 
 
-def test_behind_a_relay_everything_is_told_every_ten_seconds(link, clock):
-    told = []
+def test_through_a_relay_everything_is_sent_every_ten_seconds(link, clock):
+    reported = []
     for _ in range(31):
-        told.append(link.next())
+        reported.append(link.next())
         link.see_answer(200, {}, "")
         clock.now += 1
-    assert [second for second, what in enumerate(told) if what == "all"] == [0, 10, 20, 30]
-    assert set(told) == {"all", "news"}
+    assert [second for second, what in enumerate(reported) if what == "all"] == [0, 10, 20, 30]
+    assert set(reported) == {"all", "news"}
 
 
 def test_each_change_is_said_once(link, clock, said):
@@ -133,7 +133,7 @@ def test_documents_that_it_refuses_are_no_join(link, said):
     ("text", "seconds"),
     [("2.5", 2.5), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("inf", 30.0), ("x", 2.0), ("1e9", 30.0)],
 )
-def test_how_often_the_hub_wishes_to_be_told_has_bounds(link, text, seconds):
+def test_the_interval_that_a_hub_asks_for_has_bounds(link, text, seconds):
     link.see_answer(200, HUB | {EVERY_SECONDS: text}, "")
     assert link.every_seconds == seconds
 
@@ -173,7 +173,7 @@ def test_at_the_end_a_node_delivers_what_its_hub_has_not_taken(
     assert link.is_delivered_by_hub == is_of_hub
 
 
-def test_what_the_hub_calls_a_run_is_kept_while_it_is_gone(link):
+def test_the_hub_name_of_a_run_stays_while_the_hub_is_gone(link):
     link.see_answer(200, HUB | {CALLED: "r=r+%28b%3A1%29"}, "")
     link.see_no_answer("it is gone")
     link.see_answer(200, HUB, "")

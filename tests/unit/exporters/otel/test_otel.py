@@ -41,13 +41,13 @@ class Job:
         )
 
     def timeline(self, run, num_steps):
-        newest = self.steps[-min(num_steps, self.num_kept) :]
+        last = self.steps[-min(num_steps, self.num_kept) :]
         return tuple(
             TimelineRow("trainer", str(rank), step, step * 1.0, step + 1.0, 0, (
                 Piece("stage", "rollout", step * 1.0, step + 0.5),
                 Piece("idle", "", step + 0.5, step + 1.0),
             ))
-            for rank in range(self.num_ranks) for step in newest
+            for rank in range(self.num_ranks) for step in last
         )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def told(part):
 STEP = ["rollout", "rank", "rollout", "rank", "step"]
 
 
-def test_the_newest_step_waits_for_the_next_or_the_end(part, job):
+def test_the_last_step_waits_for_the_next_or_the_end(part, job):
     job.passes(1)
     part.collect(job, job.runs(), is_last=False)
     assert told(part) == []
@@ -89,7 +89,7 @@ def test_the_newest_step_waits_for_the_next_or_the_end(part, job):
     assert told(part) == []
 
 
-def test_a_new_attempt_tells_its_steps_again_in_other_traces(part, job):
+def test_a_new_attempt_exports_its_steps_in_other_traces(part, job):
     job.passes(1, 2)
     part.collect(job, job.runs(), is_last=True)
     (first,) = {span.context.trace_id for span in list(part._waiting)[:5]}
@@ -100,13 +100,13 @@ def test_a_new_attempt_tells_its_steps_again_in_other_traces(part, job):
     assert len(told(part)) == 10
 
 
-def test_an_agent_that_begins_anew_makes_the_same_ids(part, job):
+def test_a_restarted_agent_makes_the_same_ids(part, job):
     job.passes(1, 2)
     again = SpansPart("http://127.0.0.1:1/v1/traces", "there", "0")
-    for each in (part, again):
-        each.collect(job, job.runs(), is_last=True)
+    for item in (part, again):
+        item.collect(job, job.runs(), is_last=True)
     again.shutdown()
-    first, second = ([span.context for span in each._waiting] for each in (part, again))
+    first, second = ([span.context for span in item._waiting] for item in (part, again))
     assert [(c.trace_id, c.span_id) for c in first] == [(c.trace_id, c.span_id) for c in second]
     assert len({c.span_id for c in first}) == len(first)
 
@@ -119,7 +119,7 @@ def test_steps_without_pieces_are_counted_by_rank(part, job):
     assert [name for _, name in told(part)].count("step") == 10
 
 
-def test_of_a_job_that_runs_for_long_the_newest_steps_are_told(part, job):
+def test_only_the_last_steps_of_a_long_job_are_exported(part, job):
     job.passes(*range(1, 201))
     part.collect(job, job.runs(), is_last=True)
     assert part.num_missed_steps == 0
@@ -213,10 +213,10 @@ def test_an_instance_has_another_name_on_each_machine(instance, shown):
     assert resource_of(instance, "1.0").attributes["service.instance.id"] == shown
 
 
-def test_a_fault_of_ours_is_said_once_and_the_push_goes_on(job, monkeypatch):
+def test_an_internal_error_is_logged_once_and_the_push_continues(job, monkeypatch):
     monkeypatch.setattr(otel, "_STEPS_EVERY_SECONDS", 0.01)
-    said = []
-    push = OtlpPush("http://127.0.0.1:1", ("traces",), 0.01, lambda *words: said.append(words))
+    result = []
+    push = OtlpPush("http://127.0.0.1:1", ("traces",), 0.01, lambda *words: result.append(words))
     num_asked = 0
 
     def snapshot():
@@ -231,4 +231,4 @@ def test_a_fault_of_ours_is_said_once_and_the_push_goes_on(job, monkeypatch):
         time.sleep(0.01)
     assert push.stop()
     assert num_asked >= 3
-    assert said == [("push", "OpenTelemetry push failed (RuntimeError: oops)")]
+    assert result == [("push", "OpenTelemetry push failed (RuntimeError: oops)")]

@@ -28,10 +28,12 @@ def samples(bottleneck):
 
 def test_what_is_found_has_a_state_a_cost_and_causes():
     causes = (SLOW, QUEUED, AGAIN, UNSIZED)
-    told = Bottleneck("found", "rollout-bound", "trainer", "rollout", 2.0, 0.5, 4.0, causes=causes)
+    reported = Bottleneck(
+        "found", "rollout-bound", "trainer", "rollout", 2.0, 0.5, 4.0, causes=causes
+    )
     of_engine = "trainer", "rollout", "slow engine", ENGINE
     of_tool = "trainer", "tool", "slow tool", "tool", "seconds a call"
-    assert samples(told) == {
+    assert samples(reported) == {
         ("state", "trainer", "rollout", "found", ENGINE): 1.0,
         ("cost_seconds", "trainer", "rollout"): 2.0,
         ("cost_ratio", "trainer", "rollout"): 0.5,

@@ -35,7 +35,7 @@ from dfx_agent.snapshot import (
 SECONDS = "dfx_rank_collective_seconds_total"
 
 
-def test_what_nobody_told_us_has_no_series():
+def test_unreported_values_have_no_series():
     found = samples(exporter(rank_row()))
     for name in ("dfx_step", "dfx_policy_version", "dfx_rank_step_seconds", "dfx_rank_tokens_total",
                  "dfx_queue_depth", "dfx_rank_inflight_seconds"):  # fmt: skip
@@ -53,15 +53,15 @@ def test_active_waits_and_idle_are_the_wall():
     }
 
 
-def test_scalars_have_canonical_names_and_unmapped_keys_are_kept():
+def test_scalars_have_canonical_names_and_unmapped_keys_stay():
     known = ScalarRow(
         "critic/rewards/mean", "dfx_reward", {"stat": "mean"}, 3, 1.0, Moments.of_value(0.5)
     )
     strange = ScalarRow("my/own", None, {}, 3, 1.0, Moments.of_value(math.nan))
     found = samples(exporter(rank_row(scalars=(known, strange))))
     ((reward, value),) = found["dfx_reward"]
-    said = {name: text for name, text in reward.items() if text}
-    assert said == {"run": "r", "role": "trainer", "rank": "0", "stat": "mean"}
+    result = {name: text for name, text in reward.items() if text}
+    assert result == {"run": "r", "role": "trainer", "rank": "0", "stat": "mean"}
     assert value == 0.5
     (labels, value), = found["dfx_native_metric"]  # fmt: skip
     assert (labels["key"], labels["framework"]) == ("my/own", "verl")
@@ -107,11 +107,11 @@ def test_keys_without_a_mapping_are_counted_and_bounded():
     found = samples(exporter(rank_row(scalars=tuple(rows))))
     assert found["dfx_unmapped_keys"][0][1] == 203
     assert found["dfx_unexported_keys"][0][1] == 3
-    kept = [labels["key"] for labels, _ in found["dfx_native_metric"]]
-    assert kept == [f"my/{i}" for i in range(200)], "always the same ones"
+    stored = [labels["key"] for labels, _ in found["dfx_native_metric"]]
+    assert stored == [f"my/{i}" for i in range(200)], "always the same ones"
 
 
-def test_tokens_of_the_newest_step_count_over_its_wall_time():
+def test_tokens_of_the_last_step_count_over_its_wall_time():
     ((labels, rate),) = samples(exporter())["dfx_pipeline_tokens_per_second"]
     assert (labels["role"], labels["kind"], rate) == ("trainer", "response", 30.0)
 
@@ -193,7 +193,7 @@ def test_what_a_backend_does_not_count_has_no_series():
     assert "dfx_collective_coverage_ratio" not in found
 
 
-def test_counts_have_names_and_unknown_ones_are_kept():
+def test_counts_have_names_and_unknown_ones_stay():
     counts = {"micro_batches": 8.0, "optimizer_steps": 2.0, "skipped_updates": 1.0, "new": 3.0}
     found = samples(exporter(rank_row(counters_total=counts)))
     assert found["dfx_micro_batches_total"][0][1] == 8.0
@@ -324,7 +324,7 @@ def test_the_framework_s_own_value_wins_over_the_guest_s():
     assert [v for _, v in found["dfx_actor_grad_norm"]] == [1.0, 2.0], "a rank without the other"
 
 
-def test_what_offloading_leaves_and_what_lies_beside_the_allocator():
+def test_memory_after_offloading_and_outside_the_allocator():
     found = samples(exporter(full_rank()))
     held = {
         (row["device"], row["stage"], row["point"], row["what"]): value
@@ -345,14 +345,14 @@ def test_what_offloading_leaves_and_what_lies_beside_the_allocator():
 def test_every_name_and_label_is_the_catalogue_s():
     catalogue = by_name()
     problem = SegmentProblem("/x", "version", "say")
-    told = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of_value(8.0))
+    reported = ScalarRow("n", "dfx_step_samples", {}, STEPS[-1].step, 1.0, Moments.of_value(8.0))
     known = {"problems": [problem], "verdicts": [verdict()], "incidents": (incident(),)}
     known["judged_seconds"] = {"hang": FAR_SECONDS}
     known["sustained_tokens_ratio"] = known["latest_tokens_ratio"] = {"worker": 1.0}
     known["token_imbalance"] = {"worker": 1.0}
     known["devices"] = (DeviceRow("host", 8, 7),)
     known["dropped_ranks"] = (DroppedRanks("worker", 9, 99, 1),)
-    found = samples(exporter(full_rank(), scalars=(told,), **known))
+    found = samples(exporter(full_rank(), scalars=(reported,), **known))
     seen = set()
     for name, rows in found.items():
         if name.startswith("dfx_"):
@@ -365,7 +365,7 @@ def test_every_name_and_label_is_the_catalogue_s():
     assert ours - seen == set(), "every family of a rank, a run and the agent appears"
 
 
-def test_a_device_that_is_lost_tells_nothing_and_the_others_all_of_it():
+def test_a_lost_device_has_no_series_and_the_others_have_all():
     lost = DeviceRow("nvidia:1", vendor="nvidia", place=1, problems=("the GPU is lost; reset it",))
     page = exporter(full_rank(), devices=(DeviceRow("nvidia:0", 8, 7, vendor="nvidia"), lost))
     found = samples(page)

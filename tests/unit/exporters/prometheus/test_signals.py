@@ -51,9 +51,9 @@ def test_every_sample_that_conditions_read_is_exported_with_its_run():
     expected = samples_of(state)
     assert len(expected) >= 14
     for name, rows in expected.items():
-        told = sorted((sorted(labels.items()), value) for labels, value in found[name])
+        reported = sorted((sorted(labels.items()), value) for labels, value in found[name])
         of_run = [({**labels, "run": "r", "node": "n"}, value) for labels, value in rows]
-        assert told == sorted((sorted(labels.items()), value) for labels, value in of_run)
+        assert reported == sorted((sorted(labels.items()), value) for labels, value in of_run)
     assert found["dfx_late_signal_values_total"] == [({"run": "r", "node": "n"}, 3)]
 
 

@@ -35,7 +35,7 @@ def test_the_sender_s_stages_are_the_parts_and_waits_in_them_count():
     }
 
 
-def test_what_is_measured_goes_before_what_is_told_of_the_same_part():
+def test_a_measured_value_wins_over_a_reported_one():
     parts = [
         told(f"timing_s/weight_sync_{part}", "dfx_weight_update_seconds", 9.0, part=part)
         for part in ("pause", "load")

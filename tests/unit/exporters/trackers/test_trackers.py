@@ -77,7 +77,7 @@ def reports():
 @pytest.fixture
 def follower(job, reports, tmp_path):
     tracker = jsonl.open_tracker({"log_dir": tmp_path})
-    thread = TrackerThread("jsonl", tracker, job, lambda *said: reports.append(said))
+    thread = TrackerThread("jsonl", tracker, job, lambda *result: reports.append(result))
     yield thread
     for run, state in thread._runs.items():
         thread._close(run, state)
@@ -99,7 +99,7 @@ def never_settles(monkeypatch):
     monkeypatch.setattr(trackers, "_SETTLE_SECONDS", math.inf)
 
 
-def test_steps_are_told_in_order_and_each_once(job, follower, told, monkeypatch):
+def test_steps_are_returned_in_order_and_once(job, follower, told, monkeypatch):
     never_settles(monkeypatch)
     for step in (2, 3, 3, 6, 9):
         job.is_in(step)
@@ -112,7 +112,7 @@ def test_steps_are_told_in_order_and_each_once(job, follower, told, monkeypatch)
     assert told() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def test_a_step_that_nothing_was_added_to_for_a_while_is_told(job, follower, told, monkeypatch):
+def test_a_step_without_additions_for_a_while_is_returned(job, follower, told, monkeypatch):
     monkeypatch.setattr(trackers, "_SETTLE_SECONDS", 0.0)
     job.is_in(2)
     follower._look(is_last=False)
@@ -122,7 +122,7 @@ def test_a_step_that_nothing_was_added_to_for_a_while_is_told(job, follower, tol
     assert told() == [1]
 
 
-def test_no_step_is_told_before_one_that_still_changes(job, follower, told, monkeypatch):
+def test_no_step_is_returned_before_one_that_still_changes(job, follower, told, monkeypatch):
     clock = SimpleNamespace(now=0.0, time=time.time, monotonic=lambda: clock.now)
     monkeypatch.setattr(trackers, "time", clock)
     job.scalars = {n: {"reward": 1.0} for n in (1, 2, 3)}
@@ -149,7 +149,7 @@ def test_a_late_value_is_in_the_step_as_long_as_the_step_waits(
     assert (second["step"], second["data"]["kl"], second["data"]["reward"]) == (2, 0.5, 0.2)
 
 
-def test_what_comes_after_its_step_is_counted_once_and_not_told(job, follower, told, monkeypatch):
+def test_values_after_their_step_are_counted_and_not_returned(job, follower, told, monkeypatch):
     never_settles(monkeypatch)
     job.is_in(4)
     follower._look(is_last=False)
@@ -161,7 +161,7 @@ def test_what_comes_after_its_step_is_counted_once_and_not_told(job, follower, t
     assert [row.num_late_values for row in follower.rows()] == [2]
 
 
-def test_steps_repeated_by_a_restarted_job_are_not_told_again(job, follower, told, monkeypatch):
+def test_steps_repeated_by_a_restarted_job_are_not_returned_again(job, follower, told, monkeypatch):
     never_settles(monkeypatch)
     job.is_in(6)
     follower._look(is_last=False)
@@ -182,7 +182,7 @@ def test_a_stuck_rank_does_not_hold_the_others_back(job, follower, told, monkeyp
     assert told() == [1, 2, 3, 4]
 
 
-def test_a_run_whose_processes_tell_no_step_goes_by_its_values(job, follower, told, monkeypatch):
+def test_a_run_without_steps_is_ordered_by_its_values(job, follower, told, monkeypatch):
     never_settles(monkeypatch)
     job.scalars = {n: {"reward": 1.0} for n in (10, 20, 30)}
     follower._look(is_last=False)
@@ -219,7 +219,7 @@ def test_a_run_that_cannot_begin_does_not_cost_the_others(job, follower, told, r
     assert told("other") == [1, 2]
 
 
-def test_stop_tells_what_is_closed_and_closes_the_file(job, tmp_path, told):
+def test_stop_writes_what_is_complete_and_closes_the_file(job, tmp_path, told):
     job.is_in(3)
     tracked = Trackers({"jsonl": jsonl.open_tracker({"log_dir": tmp_path})}, job, print)
     tracked.start()

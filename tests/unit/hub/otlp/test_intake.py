@@ -49,13 +49,13 @@ def test_a_document_is_handed_on_with_the_name_of_its_node(intake, received):
     assert (row.num_taken, row.num_missed, row.num_refused) == (1, 0, 0)
 
 
-def test_a_node_is_told_what_its_run_is_called_here(intake, received):
+def test_a_node_learns_the_name_of_its_run_on_the_hub(intake, received):
     assert told(intake, known()).called == {}
     received.names["node-a", "r"] = "r (b)"
     assert told(intake, known()).called == {"r": "r (b)"}
 
 
-def test_who_lacks_something_is_told_everything(intake, received):
+def test_a_receiver_that_lacks_facts_gets_all(intake, received):
     received.is_behind = True
     assert told(intake, known()).wants_all
     (row,) = intake.nodes()
@@ -97,7 +97,7 @@ def test_an_agent_is_a_target_from_its_greeting_to_its_goodbye(intake):
     assert intake.nodes()[0].has_left
 
 
-def test_many_agents_are_asked_to_tell_less_often(intake):
+def test_many_agents_are_asked_to_send_less_often(intake):
     every_seconds = []
     for number in range(1200):
         told(intake, known(agent=str(number), node=f"n{number}"))
@@ -126,7 +126,7 @@ def test_who_is_silent_for_an_hour_is_forgotten(intake, monkeypatch):
     assert [target.node for target in intake.targets()] == ["b"]
 
 
-def test_present_are_those_who_told_something_lately_and_have_not_left(intake, monkeypatch):
+def test_nodes_that_sent_lately_and_have_not_left_are_present(intake, monkeypatch):
     told(intake, known(agent="1"), known(node="node-b", agent="2"))
     assert intake.present() == ("node-a", "node-b")
     told(intake, known(agent="1", **{envelope.IS_LAST: True}))

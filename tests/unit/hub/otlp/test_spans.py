@@ -30,10 +30,10 @@ def request(num_spans=1, name="work", num_attributes=0):
 
 
 def test_a_span_is_read_with_what_joins_it():
-    told = ReceivedSpan(
+    reported = ReceivedSpan(
         "work", b"t" * 16, b"s" * 8, b"", 10, 20, {"global_step": "7" * 96}, {"dfx.rank": 3}
     )
-    assert read_spans(request(), "", 1 << 20) == OtlpRequest((told,), 0)
+    assert read_spans(request(), "", 1 << 20) == OtlpRequest((reported,), 0)
 
 
 def test_a_large_span_is_counted_and_costs_no_other():

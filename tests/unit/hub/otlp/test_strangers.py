@@ -5,7 +5,7 @@ from __future__ import annotations
 from dfx_agent.hub.access import Strangers
 
 
-def test_an_address_is_told_with_the_name_that_it_gives_itself():
+def test_an_address_is_shown_with_its_own_name():
     strangers = Strangers()
     strangers.see("10.0.0.2", "")
     strangers.see("10.0.0.2", "node-b")

@@ -73,7 +73,7 @@ def test_the_begin_stays_when_the_verdict_looks_back_less_far_and_other_ranks_co
     assert second.ranks == ("1", "2")
 
 
-def test_an_alert_that_outlasts_its_verdict_says_whom_it_is_about():
+def test_an_alert_that_outlasts_its_verdict_names_its_ranks():
     observed = Observed()
     (first,) = observed(SLOW, alerts=(STRAGGLER_ALERT,))
     (second,) = observed(*CLEAR, alerts=(STRAGGLER_ALERT,), now=2005.0)
@@ -83,7 +83,7 @@ def test_an_alert_that_outlasts_its_verdict_says_whom_it_is_about():
     assert (second.action, first.action in second.sentence) == ("", False)
 
 
-def test_it_goes_on_when_it_was_lost_sight_of_and_is_another_one_when_it_began_anew():
+def test_an_incident_survives_a_gap_and_a_new_begin_is_another_one():
     observed = Observed()
     (first,) = observed(SLOW, now=2000.0)
     assert observed(*CLEAR, now=2010.0) == ()
@@ -154,8 +154,8 @@ def test_an_unsure_judge_does_not_end_it_for_two_minutes(between, since, goes_on
     observed = Observed()
     (first,) = observed(SLOW, now=2000.0)
     for seconds, verdict in enumerate(between, 2001):
-        told = observed(verdict, now=float(seconds))
-        assert first.id not in {incident.id for incident in told}, "it is not told meanwhile"
+        reported = observed(verdict, now=float(seconds))
+        assert first.id not in {incident.id for incident in reported}, "it is not told meanwhile"
     (again,) = observed(replace(SLOW, since_seconds=since), now=since + 10)
     assert (again.id == first.id) == goes_on
     assert again.since_seconds == (1000.0 if goes_on else since)
@@ -328,8 +328,8 @@ def test_a_divergence_begins_with_what_is_active_and_no_improvement(symptom, is_
 
 def test_a_severity_that_nobody_knows_is_the_mildest():
     kinds = [("DfxA", "strange"), ("DfxB", "warning"), ("DfxC", "info")]
-    told = Observed()(alerts=[alert(name, severity) for name, severity in kinds])
-    assert [(i.kind, i.severity) for i in told] == [
+    reported = Observed()(alerts=[alert(name, severity) for name, severity in kinds])
+    assert [(i.kind, i.severity) for i in reported] == [
         ("DfxB", "warning"), ("DfxA", "info"), ("DfxC", "info"),
     ]  # fmt: skip
 
@@ -364,8 +364,8 @@ def test_a_begin_is_that_of_the_event_where_its_step_is_known(step, begin):
         made = _begin(_Subject(kind, found, (STRAGGLER_ALERT,)), None, TIMES, 2000.0)
         assert tuple(made[:2]) == begin
         assert made.is_event == (is_onset and step == 7), "the step of others is the newest"
-    told = _Subject("straggler", None, (replace(STRAGGLER_ALERT, since_step=8),))
-    assert _begin(told, None, TIMES, 2000.0)[:3] == (1010.0, 8, False)
+    reported = _Subject("straggler", None, (replace(STRAGGLER_ALERT, since_step=8),))
+    assert _begin(reported, None, TIMES, 2000.0)[:3] == (1010.0, 8, False)
 
 
 WAITS = Verdict(

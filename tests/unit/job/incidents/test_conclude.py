@@ -72,7 +72,7 @@ def test_it_is_so_also_where_the_alert_outlasts_the_verdict():
     assert (leak.state, leak.summary, leak.is_until_run_end) == ("found", LEAK.summary, True)
 
 
-def test_what_was_over_before_is_told_of_a_run_that_is_clear():
+def test_a_clear_run_shows_its_earlier_incidents():
     run = Run()
     run(LEAK, HANG_CLEAR, now=1010.0)
     run(LEAK, HANG_CLEAR, now=1030.0)
@@ -112,7 +112,7 @@ def test_ranks_that_did_not_shut_down_are_named_at_the_end():
     assert ended.ending.endswith("in step 120: rank 1 did not shut down in order.")
 
 
-def test_a_run_of_which_one_process_lives_has_no_end():
+def test_a_run_with_one_live_process_has_not_ended():
     some = [rank("0", "live"), rank("1", "exited")]
     assert Run()(HANG_CLEAR, ranks=some, now=1101.0).ending == ""
 

@@ -121,9 +121,9 @@ class Pipeline:
                 "trainer", rank, 10 + int(rank), TimeSplit(), self.inflight.get("trainer", ())
             )
         host = LoopHolder(HOST, self.host_share * self.late_seconds, 9, 0.1)
-        each = (1.0 - self.host_share) * self.late_seconds / self.num_holders
+        item = (1.0 - self.host_share) * self.late_seconds / self.num_holders
         names = [self.holder, *(f"place {at} (job.py)" for at in range(1, self.num_holders))]
-        own = (LoopHolder(name, each, self.num_holds, each / self.num_holds) for name in names[:8])
+        own = (LoopHolder(name, item, self.num_holds, item / self.num_holds) for name in names[:8])
         holders = (*([host] if self.host_share else []), *own)
         loop = EventLoopRow(
             60.0, _NO_LAG, None, self.late_seconds, holders if self.late_seconds else (),

@@ -32,8 +32,8 @@ def split(stages, waits=None, idle=0.0):
 
 
 def row(number, begin, *splits, role="trainer"):
-    cells = tuple(StepCell(str(rank), each, {}) for rank, each in enumerate(splits))
-    end = begin + max(each.wall_seconds for each in splits)
+    cells = tuple(StepCell(str(rank), item, {}) for rank, item in enumerate(splits))
+    end = begin + max(item.wall_seconds for item in splits)
     return StepRow(number, role, begin, end, (), None, cells)
 
 

@@ -232,15 +232,15 @@ def test_a_tool_call_that_takes_longer_than_before_is_told_by_the_call():
 
 
 def test_tools_that_take_most_of_an_episode_are_told_without_a_habit():
-    told = {TOOL: 1.0, TURNS: 3.0, GENERATION: 0.1}
-    verdict = Pipeline(wait={"collector": 0.8}, told=told).steps(4)
+    reported = {TOOL: 1.0, TURNS: 3.0, GENERATION: 0.1}
+    verdict = Pipeline(wait={"collector": 0.8}, told=reported).steps(4)
     assert (verdict.bound_by, verdict.causes[0].amount) == ("tool", 0.5)
 
 
 def test_weight_sync_that_grew_is_taken_apart_to_its_receiver():
-    told = {receiver("0"): 0.05, receiver("1"): 0.05}
+    reported = {receiver("0"): 0.05, receiver("1"): 0.05}
     parts = {"weight_sync_pause": 0.02, "weight_sync_transfer": 0.05}
-    pipeline = Pipeline(stage={"forward": 0.4, "backward": 0.8} | parts, told=told)
+    pipeline = Pipeline(stage={"forward": 0.4, "backward": 0.8} | parts, told=reported)
     pipeline.steps(12)
     pipeline.stage["weight_sync_transfer"] = 1.05
     pipeline.told[receiver("1")] = 1.05

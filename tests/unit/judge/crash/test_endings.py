@@ -78,7 +78,7 @@ def test_no_parent_sends_a_fault(status, expected):
         ((KILL,), False, 9, False),
     ],
 )
-def test_who_was_told_to_end_is_no_crash_unless_others_were_left(
+def test_sigterm_is_no_crash_unless_other_ranks_were_left(
     statuses, is_left, seconds_later, is_unclear
 ):
     died = [
@@ -97,7 +97,7 @@ def stood(label: str, gone_seconds: int | None, last_event_seconds: int | None =
     return replace(one, label=label, pid=7, step=3)
 
 
-def test_the_evidence_says_when_it_was_last_heard_of_and_who_died_later():
+def test_the_evidence_has_the_last_record_and_later_deaths():
     first, later = stood("0", 50, 48), stood("1", 62)
     where, ending, order = _lines([first], [later], [first, later])
     assert where.endswith("of step 3, last record 2 s before the process was missing")

@@ -54,7 +54,7 @@ def test_a_rank_that_was_killed_is_found_with_where_it_stood():
     assert found.since_seconds == pytest.approx(NOW / 1e9 - 5)
 
 
-def test_who_died_first_is_to_blame_and_who_waits_is_told():
+def test_the_first_death_is_to_blame_and_waiting_ranks_are_listed():
     waits = lives(1, arrivals=(Arrival("all_reduce", "0", 42, NOW - SECOND),))
     found = judged(died(0, ago=3), waits, died(2, ago=9))
     assert found.ranks == ("2",)
@@ -83,7 +83,7 @@ def test_who_ended_in_order_before_the_others_lost_it_is_named_whenever_it_was_m
     assert "Ranks 0, 1 failed with exit code 1 afterwards." in found.summary
 
 
-def test_a_job_that_was_told_to_end_from_outside_has_not_crashed():
+def test_a_job_ended_from_outside_has_not_crashed():
     verdict = judged(*(died(rank, TERM) for rank in range(4)))
     assert verdict.state == "insufficient evidence"
     assert "The job was stopped from outside" in verdict.summary
@@ -126,18 +126,18 @@ def test_the_step_of_one_that_raised_is_known():
     assert judged(lives(0), failed(1)).step == 7
 
 
-def test_one_rank_that_was_told_to_end_before_all_others_is_to_blame():
-    told = died(1, TERM, reached={"0": 45})
+def test_one_rank_ended_before_all_others_is_to_blame():
+    reported = died(1, TERM, reached={"0": 45})
     others = [failed(i, reached={"0": 46}) for i in (0, 2)]
-    found = judged(*others, told)
+    found = judged(*others, reported)
     assert (found.state, found.ranks) == ("found", ("1",))
     assert "(SIGTERM) while other ranks continued" in found.summary
     assert "rank 0 failed with exit code 1" in found.evidence
 
 
-def test_several_that_were_told_to_end_were_told_with_the_whole_job():
-    told = [died(i, TERM, reached={"0": 45}) for i in (1, 2)]
-    verdict = judged(failed(0, reached={"0": 46}), *told)
+def test_several_ranks_ended_by_sigterm_ended_with_the_job():
+    reported = [died(i, TERM, reached={"0": 45}) for i in (1, 2)]
+    verdict = judged(failed(0, reached={"0": 46}), *reported)
     assert verdict.state == "insufficient evidence"
     assert "The job was stopped from outside" in verdict.summary
 
@@ -155,7 +155,7 @@ def test_a_closed_segment_alone_is_neither_a_crash_nor_clear():
     assert judged(lives(0), long_ago).state == "clear", "its guest may have been detached"
 
 
-def test_a_death_that_nobody_saw_is_told_with_its_own_time():
+def test_an_unseen_death_is_reported_with_its_own_time():
     alive_ns = NOW - 90 * SECOND
     found = judged(lives(0), died(1, None, ago=30, alive_ns=alive_ns))
     assert found.since_seconds == pytest.approx(NOW / 1e9 - 90)

@@ -56,8 +56,8 @@ def test_who_was_waited_for_was_before_those_that_failed_for_want_of_it():
     assert first(*both) == ["0", "1"], "nor for a peer that is waited for"
 
 
-def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
-    told = died(9, TERM, (49, 50))
+def test_a_kill_after_a_sigterm_of_a_peer_is_the_end_of_the_job():
+    reported = died(9, TERM, (49, 50))
     for one, expected in (
         (died(0, KILL, (59, 60)), True),
         (died(0, KILL, (50, 60)), True),
@@ -68,33 +68,35 @@ def test_who_was_killed_after_somebody_was_told_to_end_went_with_the_job():
         (died(0, None, (59, 60)), False),
         (died(0, KILL, (59, 60), was_oom_killed=True), False),
     ):
-        assert was_ended_by_launcher(one, [told, one]) is expected
+        assert was_ended_by_launcher(one, [reported, one]) is expected
     one, unknown = died(0, KILL, (59, 60)), died(1, None, (0, 1))
-    assert was_ended_by_launcher(one, [unknown, told, one])
+    assert was_ended_by_launcher(one, [unknown, reported, one])
     assert not was_ended_by_launcher(one, [unknown, one])
     assert not was_ended_by_launcher(one, [one, died(1, SEGV, (4, 5))])
 
 
-def test_who_was_told_to_end_went_with_the_job_only_where_somebody_was_dead_before():
-    told = died(1, TERM, (49, 50))
-    assert not was_ended_by_launcher(told, [told])
-    assert was_ended_by_launcher(told, [told, died(0, SEGV, (20, 30))])
-    assert was_ended_by_launcher(told, [told, died(0, FAILED, (20, 30), there_ns=99)]), (
+def test_sigterm_is_the_end_of_the_job_only_after_an_earlier_death():
+    reported = died(1, TERM, (49, 50))
+    assert not was_ended_by_launcher(reported, [reported])
+    assert was_ended_by_launcher(reported, [reported, died(0, SEGV, (20, 30))])
+    assert was_ended_by_launcher(reported, [reported, died(0, FAILED, (20, 30), there_ns=99)]), (
         "long before"
     )
-    assert not was_ended_by_launcher(told, [told, died(0, SEGV, (51, 60))])
-    assert was_ended_by_launcher(told, [told, died(0, FAILED, (45, 55))]), (
+    assert not was_ended_by_launcher(reported, [reported, died(0, SEGV, (51, 60))])
+    assert was_ended_by_launcher(reported, [reported, died(0, FAILED, (45, 55))]), (
         "a launcher may have seen it"
     )
     still_there = died(0, FAILED, (45, 55), there_ns=70)
-    assert not was_ended_by_launcher(told, [told, still_there]), "no launcher has seen its end"
-    assert not was_ended_by_launcher(told, [told, died(0, TERM, (20, 30))])
+    assert not was_ended_by_launcher(reported, [reported, still_there]), (
+        "no launcher has seen its end"
+    )
+    assert not was_ended_by_launcher(reported, [reported, died(0, TERM, (20, 30))])
 
 
-def test_who_was_waited_for_was_not_told_to_end_since_the_others_failed():
-    told = died(1, TERM, reached={"0": 45})
-    assert not was_ended_by_launcher(told, [told, died(0, FAILED, reached={"0": 46})])
-    assert was_ended_by_launcher(told, [told, died(0, FAILED, reached={"0": 45})])
+def test_a_rank_that_others_waited_for_was_not_ended_by_their_failure():
+    reported = died(1, TERM, reached={"0": 45})
+    assert not was_ended_by_launcher(reported, [reported, died(0, FAILED, reached={"0": 46})])
+    assert was_ended_by_launcher(reported, [reported, died(0, FAILED, reached={"0": 45})])
 
 
 def raised(label: int, at_ns: int, message: str = "injected", **known) -> RankFacts:
@@ -109,7 +111,7 @@ def test_the_rank_that_raised_first_was_first_whoever_ended_first():
     assert first(raised(0, 60), took_long) == ["1"]
 
 
-def test_the_loss_of_a_peer_is_never_first_beside_an_error_of_its_own():
+def test_the_loss_of_a_peer_never_precedes_an_own_error():
     closed = "[pair.cc:553] Connection closed by peer [10.0.0.2]:29500"
     assert first(raised(0, 44, closed), raised(1, 45)) == ["1"]
     assert first(raised(0, 44, closed), died(1, FAILED)) == ["0", "1"], "nothing tells them apart"
@@ -125,13 +127,13 @@ def test_a_killed_rank_that_was_noticed_after_a_terminated_peer_was_first():
     """The launcher of its node ended the peer because of it, between two readings."""
     killed, ended = died(3, KILL, (40, 60)), died(2, TERM, (40, 50))
     lost = [raised(rank, 55, "Connection reset by peer") for rank in (0, 1)]
-    everybody = [killed, ended, *lost]
-    assert not was_ended_by_launcher(killed, everybody)
-    assert was_ended_by_launcher(ended, everybody)
-    assert first(*(r for r in everybody if not was_ended_by_launcher(r, everybody))) == ["3"]
+    all_ranks = [killed, ended, *lost]
+    assert not was_ended_by_launcher(killed, all_ranks)
+    assert was_ended_by_launcher(ended, all_ranks)
+    assert first(*(r for r in all_ranks if not was_ended_by_launcher(r, all_ranks))) == ["3"]
 
 
-def test_who_lost_its_peer_and_was_terminated_then_was_not_killed_beside_it():
+def test_a_rank_terminated_after_losing_its_peer_was_not_killed_with_it():
     """torchrun terminates what still runs: seen as "Ranks 2, 3 failed; were killed by signal 9"."""
     lost = replace(raised(2, 44, "Connection closed by peer"), exit_status=TERM)
     assert first(lost, died(3, KILL, (40, 60))) == ["3"]

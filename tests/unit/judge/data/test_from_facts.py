@@ -53,11 +53,11 @@ class Job:
 
     def news(self, number: int, rank: ProcessId, changes: Changes | None) -> LedgerNews:
         at = self.step * 10**9
-        crossings = (
+        batches = (
             Crossing("rollout", self.step, at, fields(number, self.step)),
             Crossing("update", self.step, at + 1, fields(number, self.step, changes)),
         )
-        return LedgerNews(rank, self.num_lost, (self.step, self.step), crossings)
+        return LedgerNews(rank, self.num_lost, (self.step, self.step), batches)
 
     def settle(self) -> None:
         progress = [Progress(rank, self.step, rank not in self.gone) for rank in self.ranks]
@@ -119,7 +119,7 @@ def test_what_goes_wrong_between_two_boundaries_is_found(changes, cause):
     assert job.verdict.state == "clear", "it is over"
 
 
-def test_a_filter_that_was_there_from_the_start_is_told_and_no_finding():
+def test_a_filter_from_the_start_is_shown_and_no_finding():
     job = Job()
     job.passes(12, {("num_rows", ""): 6.0})
     assert job.verdict.state == "insufficient evidence"
@@ -158,7 +158,7 @@ def test_a_process_in_the_place_of_another_begins_in_a_step_that_is_not_whole():
     assert job.verdict.state == "found"
 
 
-def test_crossings_that_will_never_be_whole_are_counted_and_their_step_is_not_compared():
+def test_incomplete_batches_are_counted_and_their_step_not_compared():
     job = Job()
     job.passes(6)
     job.ledger.add(LedgerNews(job.ranks[0], 0, (6,), given_up=(6, None)))
@@ -184,8 +184,8 @@ def test_a_step_that_any_rank_left_out_is_not_compared():
     for number, rank in enumerate(job.ranks):
         news = job.news(number, rank, {("aligned", "rewards"): 0.0})
         if number == 1:
-            crossings = [Crossing(c.boundary, c.step, c.time_ns, left_out) for c in news.completed]
-            news = replace(news, completed=tuple(crossings))
+            batches = [Crossing(c.boundary, c.step, c.time_ns, left_out) for c in news.completed]
+            news = replace(news, completed=tuple(batches))
         job.ledger.add(news)
     job.settle()
     job.passes(4)
@@ -196,7 +196,7 @@ def test_a_step_that_any_rank_left_out_is_not_compared():
     assert (row.num_crossings, row.num_left_out, row.num_samples) == (9, 1, NUM_ROWS)
 
 
-def test_a_rank_that_was_let_go_keeps_its_totals():
+def test_totals_of_a_released_rank_stay():
     job = Job()
     job.passes(3)
     job.ledger.remove_process(job.ranks[0], (3,))

@@ -26,7 +26,7 @@ def test_one_failed_sample_of_256_is_in_the_share_and_no_rise():
 
 
 @pytest.mark.parametrize("num_steps", [3, 8, 30])
-def test_another_agent_goes_on_with_both(num_steps):
+def test_another_agent_continues_with_both(num_steps):
     before = shares(*[step / 100 for step in range(num_steps)])
     after = AbortedShare()
     after.resume(before.save())

@@ -32,7 +32,7 @@ def learned(scores, signal="grad_norm") -> Baseline:
 
 
 @given(SIGNAL, SCORES, st.lists(st.floats(-1e3, 1e3), max_size=5))
-def test_frozen_it_is_what_it_was_before_the_newest_steps(signal, scores, later):
+def test_a_frozen_baseline_is_that_before_the_last_steps(signal, scores, later):
     """The newest two, not in use yet, belong to what is happening now."""
     baseline = learned(scores, signal)
     before = baseline.band()
@@ -65,7 +65,7 @@ def test_thawed_it_learns_on_without_what_happened():
 
 
 @given(SCORES)
-def test_in_use_are_all_but_the_newest_two(scores):
+def test_all_but_the_last_two_are_in_use(scores):
     assert learned(scores).band() == learned([*scores[:-GAP_STEPS], 1e6, -1e6]).band()
 
 
@@ -114,13 +114,13 @@ def test_rewound_it_is_as_if_the_later_steps_had_not_been(scores, step):
 
 
 @given(SIGNAL, SCORES, st.booleans())
-def test_loaded_it_goes_on_as_before(signal, scores, is_frozen):
+def test_loaded_state_continues_as_before(signal, scores, is_frozen):
     baseline, loaded = learned(scores, signal), Baseline(SPECS[signal])
     if is_frozen:
         baseline.freeze()
     loaded.resume(through_json(baseline.save()))
-    for each in (baseline, loaded):
-        each.admit(200, 5.0)
+    for item in (baseline, loaded):
+        item.admit(200, 5.0)
     assert loaded.save() == baseline.save()
     assert loaded.band() == baseline.band()
 
@@ -173,7 +173,7 @@ def test_a_rewind_into_the_start_takes_what_is_reported_again():
     assert drift.start_median == 112.0, "a rewind behind the start leaves it"
 
 
-def test_cleared_it_begins_anew():
+def test_a_cleared_baseline_starts_from_nothing():
     drift = drifted(range(40))
     drift.clear()
     assert drift.save() == Drift().save()
@@ -183,7 +183,7 @@ def test_cleared_it_begins_anew():
 
 
 @given(st.lists(st.floats(-10, 10), max_size=60), st.lists(st.floats(-10, 10), max_size=40))
-def test_a_drift_goes_on_as_before(values, later):
+def test_a_drift_continues_as_before(values, later):
     drift, loaded = drifted(values), Drift()
     loaded.resume(through_json(drift.save()))
     for step, value in enumerate(later, start=len(values)):

@@ -90,7 +90,7 @@ def test_ten_steps_later_it_goes_on_and_eleven_and_two_minutes_later_it_is_anoth
         assert places(broken) == [("loss", begin, 20.0 * begin, {"0"})]
 
 
-def test_of_one_step_the_loss_comes_first_though_it_is_told_after_the_gradient():
+def test_the_loss_of_a_step_comes_first_though_reported_after_the_gradient():
     broken = BrokenValues()
     for rank in "01":  # its gradient reaches all ranks, by clipping, before the optimizer steps
         broken.observe("grad", "torch/grad_norm", rank, 25, math.nan, 25.1)
@@ -113,7 +113,7 @@ def test_a_gradient_that_breaks_a_step_before_the_loss_comes_first():
     assert [place for place, *_ in places(broken)] == ["loss", "grad"]
 
 
-def test_a_rewind_forgets_what_came_at_that_step_or_later_and_keeps_what_was_before():
+def test_a_rewind_removes_only_that_step_and_later_ones():
     broken = BrokenValues()
     broken.observe("loss", "loss", "0", 5, math.nan, 5.0)
     broken.observe("grad", "grad", "0", 6, math.nan, 6.0)

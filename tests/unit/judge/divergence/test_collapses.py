@@ -64,8 +64,8 @@ def test_one_collapse_is_one_page_though_rollouts_are_cut_and_nothing_is_learned
     dead = {"score_max": 0.02, "score_min": 0.02}
     states += [bank.observe(step, broken(step, rng) | dead) for step in range(70, 120)]
     assert states[-1].num_identical_score_steps == 50
-    pages = [each for each in episodes(states) if each.severity == "critical"]
-    assert [(each.alert, each.last_step) for each in pages] == [("DfxTrainingDivergence", 119)]
+    pages = [item for item in episodes(states) if item.severity == "critical"]
+    assert [(item.alert, item.last_step) for item in pages] == [("DfxTrainingDivergence", 119)]
 
 
 def test_the_cold_floor_of_a_raw_signal_does_not_multiply_a_tenth_of_the_median():
@@ -201,7 +201,7 @@ def test_entropy_that_falls_by_its_size_alone_is_found_and_a_learner_s_is_not():
 
 
 @pytest.mark.parametrize("step_seconds", [0.002, 0.5, 40.0])
-def test_a_page_lasts_long_enough_to_be_told_however_short_the_steps_are(step_seconds):
+def test_a_page_lasts_long_enough_to_be_sent_with_short_steps(step_seconds):
     """A plain job of 2 ms a step: its loss blew up, 0.3 s later the new state was normal."""
     bank, rng = trained(60)
     latched = []
@@ -226,9 +226,9 @@ def test_a_young_page_outlives_the_agent_and_a_clock_that_goes_back_holds_nothin
     assert bank.latest_state.is_latched
     other = SignalBank()
     other.resume(through_json(bank.save()))
-    for each, seconds in ((bank, 1070.0), (other, 1070.0)):
+    for item, seconds in ((bank, 1070.0), (other, 1070.0)):
         for step in range(66, 106):
-            state = each.observe(step, healthy(rng), seconds)
+            state = item.observe(step, healthy(rng), seconds)
         assert state.is_latched
     for step in range(106, 146):
         state = other.observe(step, healthy(rng), 500.0)
@@ -248,9 +248,9 @@ def test_a_drift_is_one_warning_in_time_and_no_page(name, alert, most, growth):
         values = healthy(rng)
         values[name] *= math.exp(growth * (step - 60))
         states.append(bank.observe(step, values))
-    (told,) = [each for each in episodes(states) if each.severity != "info"]
-    assert (told.alert, told.severity) == (f"Dfx{alert}", "warning")
-    assert math.exp(growth * (told.step - 60)) < most
+    (reported,) = [item for item in episodes(states) if item.severity != "info"]
+    assert (reported.alert, reported.severity) == (f"Dfx{alert}", "warning")
+    assert math.exp(growth * (reported.step - 60)) < most
 
 
 def test_a_length_that_hovers_about_its_limit_is_one_warning():
@@ -262,8 +262,8 @@ def test_a_length_that_hovers_about_its_limit_is_one_warning():
         cycle = math.sin(2 * math.pi * step / 60)
         values["response_length"] *= min(2.05, 1 + (step - 60) / 150) + 0.25 * cycle
         states.append(bank.observe(step, values))
-    told = [each.alert for each in episodes(states) if each.severity == "warning"]
-    assert told.count("DfxLengthDrift") == 1, told
+    reported = [item.alert for item in episodes(states) if item.severity == "warning"]
+    assert reported.count("DfxLengthDrift") == 1, reported
 
 
 def first_success(step: int, rng: random.Random) -> dict[str, float]:
@@ -317,18 +317,18 @@ def test_a_page_that_outlives_its_reason_says_until_when():
     bank, rng = trained(60)
     for step in range(60, 66):
         state = bank.observe(step, {**healthy(rng), "grad_norm": 100.0}, float(step))
-    said = divergence_verdict(state, "trainer").summary
-    assert said.startswith("Training has been diverging since step 60: ")
-    assert "gradient norm is far above its baseline and stays there" in said
+    result = divergence_verdict(state, "trainer").summary
+    assert result.startswith("Training has been diverging since step 60: ")
+    assert "gradient norm is far above its baseline and stays there" in result
     gone = {name: value for name, value in healthy(rng).items() if name != "grad_norm"}
     unreported = bank.observe(66, gone, 66.0)
     assert "and stays there" in divergence_verdict(unreported, "trainer").summary
     for step in range(67, 90):
         state = bank.observe(step, healthy(rng), float(step))
     assert state.is_latched, "it is young"
-    said = divergence_verdict(state, "trainer").summary
-    assert said.startswith("Training was diverging since step 60: ")
-    assert said.endswith("gradient norm was far off its baseline until step 65.")
+    result = divergence_verdict(state, "trainer").summary
+    assert result.startswith("Training was diverging since step 60: ")
+    assert result.endswith("gradient norm was far off its baseline until step 65.")
 
 
 @pytest.mark.parametrize("growth", [0.01, 0.03, 0.06])

@@ -36,8 +36,8 @@ def reported(rows: list[dict[str, float]], process: ProcessId = ME) -> RunHealth
     """One step a second; two readings after each."""
     health = RunHealth()
     for step, values in enumerate(rows, start=1):
-        told = (ScalarRecord(k, v, step, step * SECOND, step) for k, v in values.items())
-        health.add(ReportedScalars(process, "verl", tuple(told), 0))
+        received = (ScalarRecord(k, v, step, step * SECOND, step) for k, v in values.items())
+        health.add(ReportedScalars(process, "verl", tuple(received), 0))
         for _ in range(2):
             health.close({process: step + 1})
     return health
@@ -75,13 +75,13 @@ def test_a_loss_that_is_nan_is_found_at_once_where_nothing_scales_it():
     assert (found.state, found.step) == ("found", 30)
 
 
-def test_two_ranks_that_tell_the_same_are_one_run():
+def test_two_ranks_that_report_the_same_are_one_run():
     health = RunHealth()
     other = ProcessId("trainer", "1", 1)
     for step, values in enumerate(curve(60), start=1):
         for process in (ME, other):
-            told = (ScalarRecord(k, v, step, step * SECOND, step) for k, v in values.items())
-            health.add(ReportedScalars(process, "verl", tuple(told), 0))
+            received = (ScalarRecord(k, v, step, step * SECOND, step) for k, v in values.items())
+            health.add(ReportedScalars(process, "verl", tuple(received), 0))
         health.close({ME: step + 1, other: step + 1})
         health.close({ME: step + 1, other: step + 1})
     assert judged(health).state == "clear"

@@ -199,7 +199,7 @@ def trained(health: RunHealth, rank: Rank, steps: range) -> None:
     read(health, rank)
 
 
-def test_a_restarted_job_repeats_steps_and_its_second_rank_starts_nothing_anew():
+def test_the_second_rank_of_a_restarted_job_resets_nothing():
     health = RunHealth()
     trained(health, Rank(health), range(1, 21))
     second = [Rank(health, "0", created=50), Rank(health, "1", created=51)]
@@ -238,7 +238,7 @@ def test_a_loop_that_goes_back_in_one_process_is_a_restart_and_a_late_value_is_n
     assert [step for step, _ in seen(health)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_values_without_a_step_count_on_until_a_step_is_told():
+def test_values_without_a_step_are_numbered_until_a_step_is_reported():
     health = RunHealth()
     rank = Rank(health)
     for value in (0.1, 0.2, 0.3, 0.4):
@@ -268,10 +268,10 @@ def test_what_was_learned_outlives_the_agent_and_what_it_saw_is_not_seen_twice()
     health = RunHealth()
     rank = Rank(health)
     trained(health, rank, range(1, 31))
-    kept = through_json(health.save())
+    stored = through_json(health.save())
     row = health.state.row
     again = RunHealth()
-    again.resume(kept)
+    again.resume(stored)
     assert again.state.row == row
     assert again.state.signals[0].is_baseline_ready
     rank.health = again
@@ -306,7 +306,7 @@ def test_a_reset_takes_the_present_as_normal():
 
 
 @pytest.mark.parametrize("damage", [{}, {"bank": 3}, {"bank": {"row": "x"}}, [], None])
-def test_what_no_detector_kept_is_refused(damage):
+def test_state_of_no_detector_is_refused(damage):
     with pytest.raises(ValueError, match="validation error"):
         Document[SavedHealth](SavedHealth).loaded(damage)
 
@@ -336,18 +336,18 @@ GRAD_THEN_LOSS = [{"actor/grad_norm": math.nan}, *([{}] * 10), {"actor/pg_loss":
 @example(rows=NAN_THEN_QUIET, interrupted_at=25, back_at=50, is_back=False)
 @example(rows=NAN_THEN_QUIET, interrupted_at=40, back_at=50, is_back=False)
 @example(rows=GRAD_THEN_LOSS, interrupted_at=37, back_at=37, is_back=True)
-def test_an_agent_started_anew_at_any_row_comes_to_the_same(rows, interrupted_at, back_at, is_back):
+def test_an_agent_restarted_at_any_row_has_the_same_result(rows, interrupted_at, back_at, is_back):
     """25 quiet rows come first; where ``is_back`` the job goes back some steps later."""
     quiet = [dict.fromkeys(KEYS, 0.5 + 0.01 * (step % 3)) for step in range(25)]
     rank, other = Rank(RunHealth()), Rank(RunHealth())
     for number, row in enumerate(quiet + rows):
         step = number - 5 if is_back and number >= back_at else number
         begin = Rank.clock
-        for each in (rank, other):
+        for item in (rank, other):
             Rank.clock = begin
-            each.told = step
-            each.report_keys(step, row)
-            each.health.close({})
+            item.told = step
+            item.report_keys(step, row)
+            item.health.close({})
         if number == interrupted_at:
             following = RunHealth()
             following.resume(through_json(other.health.save()))

@@ -52,7 +52,7 @@ def test_a_page_of_a_log_that_is_read_at_once_ends_where_a_backtest_ends_it():
     assert states == {step: wanted[step] for step in states}
 
 
-def test_a_page_of_a_job_that_is_seen_stays_until_it_was_told():
+def test_a_page_of_a_live_job_stays_until_it_was_sent():
     health = told_at_once(rows(200, range(100, 112)), role="trainer")
     assert health.state is not None
     assert health.state.is_latched

@@ -56,9 +56,9 @@ def test_a_slow_drift_has_a_wide_range_and_a_jump_a_narrow_one():
 
 
 def test_rows_that_a_signal_does_not_report_say_nothing():
-    each = history([0.0] * 40 + [5.0] * 8)
+    item = history([0.0] * 40 + [5.0] * 8)
     sparse = history([0.0] * 10 + [5.0] * 2, every=4)
-    assert find_onset([each, sparse]).step == 40
+    assert find_onset([item, sparse]).step == 40
     assert find_onset([sparse]).step == 40
 
 
@@ -95,20 +95,20 @@ def _collapse_while_entropy_declines(onset: int = 60, num_steps: int = 160):
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_cause_and_onset_of_a_page_stay_as_they_were_found(is_restarted):
-    bank, said = SignalBank(), []
+    bank, result = SignalBank(), []
     for step, values in _collapse_while_entropy_declines():
         state = bank.observe(step, values)
         if is_restarted and step == 80:
-            kept = bank.save()
+            stored = bank.save()
             bank = SignalBank()
-            bank.resume(kept)
+            bank.resume(stored)
         if state.is_latched:
             verdict = divergence_verdict(state, "trainer")
-            said.append((verdict.step, verdict.cause, verdict.action))
-    assert len(said) > 60
-    assert len(set(said)) == 1
-    assert said[0][0] in range(57, 64)
-    assert not said[0][1].startswith("entropy")
+            result.append((verdict.step, verdict.cause, verdict.action))
+    assert len(result) > 60
+    assert len(set(result)) == 1
+    assert result[0][0] in range(57, 64)
+    assert not result[0][1].startswith("entropy")
 
 
 def test_what_moves_after_the_page_began_is_not_dated_before_it():

@@ -156,21 +156,21 @@ def test_a_restart_takes_the_fall_back(step):
     trend = of_values(rising_then(0.1, 0.1, 0.1, 0.1))
     trend.rewind(step)
     assert trend.fall_step is None
-    kept = trend.save()
-    assert all(row[0] < step for row in (*kept.values, *kept.levels))
-    assert len(kept.levels) == step - 2
-    assert kept.best == pytest.approx(0.9)
+    stored = trend.save()
+    assert all(row[0] < step for row in (*stored.values, *stored.levels))
+    assert len(stored.levels) == step - 2
+    assert stored.best == pytest.approx(0.9)
     trend.rewind(0)
     assert (trend.save().values, trend.save().best) == ((), None)
 
 
 @given(ROWS, ROWS)
-def test_loaded_it_goes_on_as_before(rows, later):
+def test_loaded_state_continues_as_before(rows, later):
     trend, loaded = followed(rows), RewardTrend()
     loaded.resume(through_json(trend.save()))
     assert repr(loaded.save()) == repr(trend.save())
-    for each in (trend, loaded):
-        followed(later, each, first=len(rows))
+    for item in (trend, loaded):
+        followed(later, item, first=len(rows))
     assert repr(loaded.save()) == repr(trend.save())
     assert (is_improving(loaded), loaded.fall_step) == (is_improving(trend), trend.fall_step)
 

@@ -142,8 +142,8 @@ def test_another_metric_speaks_where_the_first_one_falls_silent():
     inputs = SignalInputs()
     inputs.signals({score.source: 1.0})
     found = [inputs.signals({reward.source: 2.0}) for _ in range(MISSING_STEPS + 1)]
-    told = [step.get("reward") for step in found]
-    assert told == [None] * (MISSING_STEPS - 1) + [2.0] * 2
+    reported = [step.get("reward") for step in found]
+    assert reported == [None] * (MISSING_STEPS - 1) + [2.0] * 2
     assert [sorted(step.changed) for step in found[-3:]] == [[], ["reward"], []]
 
 

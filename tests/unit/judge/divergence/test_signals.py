@@ -22,7 +22,7 @@ NAMES = [spec.name for spec in SIGNALS]
 # ------------------------------------------------------------------------------------- one signal
 
 
-def test_z_is_the_log_distance_from_the_median_without_the_newest_two():
+def test_z_is_the_log_distance_from_the_median_without_the_last_two():
     bank = SignalBank()
     for step in range(14):
         state = bank.observe(step, {"grad_norm": math.exp(1.0 if step % 2 else 0.0)})
@@ -211,13 +211,13 @@ def test_a_reward_above_its_band_has_not_fallen_and_ends_the_page():
     assert "reward" not in active(states[-1])
 
 
-def test_what_was_counted_for_a_family_goes_on_for_both_directions():
+def test_counts_of_a_family_continue_for_both_directions():
     bank, rng = trained(100)
     for step in range(100, 110):
         bank.observe(step, collapsed(rng))
-    kept = replace(bank.save(), calm={"entropy": 7, "reward": 3})
+    stored = replace(bank.save(), calm={"entropy": 7, "reward": 3})
     again = SignalBank()
-    again.resume(kept)
+    again.resume(stored)
     assert again.save().calm == {
         "divergence up": 0, "grad_norm up": 0, "entropy up": 7, "entropy down": 7,
         "reward down": 3, "length up": 0, "length down": 0, "reward up": 3,
@@ -315,7 +315,7 @@ def test_a_gap_in_the_steps_is_only_a_gap():
     assert signal(bank.observe(10_000, healthy(rng)), "entropy").z is not None
 
 
-def test_drift_compares_the_newest_eight_with_the_fifth_to_twenty_first():
+def test_drift_compares_the_last_eight_with_the_fifth_to_twenty_first():
     bank = SignalBank()
     for step in range(100):
         level = 1.0 if step < 21 else 1.0 * 1.03 ** (step - 20)
@@ -368,7 +368,7 @@ def test_a_solved_task_loses_no_signal():
         assert all(state.had_score_signal for state in failed)
 
 
-def test_a_bank_goes_on_where_another_ended():
+def test_a_bank_continues_where_another_ended():
     """The agent was restarted: through JSON, in every phase of a collapse."""
     for num_before in (3, 50, 104, 140):
         bank, other = SignalBank(), SignalBank()

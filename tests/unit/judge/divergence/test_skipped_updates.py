@@ -73,7 +73,7 @@ def test_it_is_the_runs_verdict_and_a_dead_rank_is_forgotten():
     assert job.skipped_updates.verdict() is None
 
 
-def test_a_process_in_its_place_begins_anew():
+def test_a_process_in_its_place_starts_from_nothing():
     rank, updates = Rank(), SkippedUpdates()
     rank.reads(updates, left_out=TOO_MANY_IN_A_ROW - 1)
     rank.process, rank.num_left_out = rank.process._replace(created_ns=2), 0

@@ -57,8 +57,8 @@ def test_it_ends_after_sixteen_steps_without_once_it_lasted(states, num_steps, o
     loaded = Streak(3)
     loaded.resume(through_json(found.save()))
     assert loaded.save() == found.save()
-    for each in (found, loaded):
-        each.observe(99, holds=False)
+    for item in (found, loaded):
+        item.observe(99, holds=False)
     assert loaded.save() == found.save()
 
 

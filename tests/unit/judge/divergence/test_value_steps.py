@@ -38,13 +38,13 @@ def test_many_values_are_no_count():
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 40))
-def test_loaded_it_goes_on_as_before(values, more):
+def test_loaded_state_continues_as_before(values, more):
     steps, loaded = ValueSteps(), ValueSteps()
     loaded.add(7.7)
     for value in values:
         steps.add(value / 4)
     loaded.resume(steps.save())
     assert loaded.smallest == steps.smallest
-    for each in (steps, loaded):
-        each.add(more / 8)
+    for item in (steps, loaded):
+        item.add(more / 8)
     assert (loaded.smallest, loaded.save()) == (steps.smallest, steps.save())

@@ -212,9 +212,9 @@ def test_a_group_that_only_one_has_used_is_known_to_its_flight_recorder():
 def test_members_are_not_said_to_be_elsewhere_when_all_ranks_are_here():
     in_new, other = in_groups("7", "0")
     works = replace(other, arrivals=(), is_blocked=False, stages=("rollout",), reached={"0": 41})
-    told = judged(in_new, works)
-    assert told.state == "insufficient evidence"
-    assert "Which other ranks belong to its process group is not known." in told.summary
+    reported = judged(in_new, works)
+    assert reported.state == "insufficient evidence"
+    assert "Which other ranks belong to its process group is not known." in reported.summary
     part = judged(*(replace(r, world_size=8) for r in (in_new, works)))
     assert "6 ranks of the job are not observed by this agent." in part.summary
 
@@ -236,7 +236,7 @@ def test_one_of_a_sweep_that_is_silent_is_told():
 
 def test_nothing_moves_in_the_whole_run():
     standing = [rank(i, 130, stages=("backward",), stacks=stack("backward")) for i in range(4)]
-    still = [replace(each, reached={}) for each in standing]
+    still = [replace(item, reached={}) for item in standing]
     assert judged(*still, quiet=119).state == "clear"
     assert judged(*still, quiet=130).cause == "no progress"
 

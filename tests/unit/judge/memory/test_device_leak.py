@@ -102,13 +102,13 @@ def test_what_is_filled_and_emptied_again_only_comes_to_where_it_was():
 
 def test_who_leaks_stays_named_through_steps_that_differ():
     """Lumps of 800 MiB at every eighth step, asked at every step."""
-    judge, told = MemoryJudge(), []
+    judge, reported = MemoryJudge(), []
     for last in range(48, 80):
         steps = range(max(1, last - 63), last + 1)
         samples = tuple((n, 40.0 * GIB + n // 8 * 800 * MIB) for n in steps)
         (verdict,) = judge.verdicts([rank("0", 0.0, allocated_samples=samples)], 100.0)
-        told.append(verdict.state)
-    assert set(told[told.index("found") :]) == {"found"}
+        reported.append(verdict.state)
+    assert set(reported[reported.index("found") :]) == {"found"}
 
 
 @pytest.mark.parametrize(("step_seconds", "state"), [(0.04, "found"), (0.05, "clear")])
@@ -120,14 +120,14 @@ def test_more_than_10_000_steps_count_where_they_are_an_hour(step_seconds: float
 
 
 def test_what_else_was_found_of_a_role_is_evidence_of_its_one_verdict():
-    kept = tuple((n, 38.0 * GIB) for n in range(1, 9))
-    (verdict,) = judged(rank("0", 100.0, offloaded_samples=kept))
+    stored = tuple((n, 38.0 * GIB) for n in range(1, 9))
+    (verdict,) = judged(rank("0", 100.0, offloaded_samples=stored))
     assert verdict.cause == "device leak"
     assert verdict.evidence[-1].startswith("Rank 0 holds 38 GiB of cuda:0 while offloaded")
 
 
 def test_a_hub_is_told_what_is_new_and_joins_it():
     before, now = rank("0", 100.0, 16), rank("0", 100.0, 40)
-    told = sending._grown(before, now)
-    assert told.devices[0].allocated_samples == now.devices[0].allocated_samples[16:]
-    assert node_facts._with_samples(before, told) == now
+    reported = sending._grown(before, now)
+    assert reported.devices[0].allocated_samples == now.devices[0].allocated_samples[16:]
+    assert node_facts._with_samples(before, reported) == now

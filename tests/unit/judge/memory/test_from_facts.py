@@ -279,7 +279,7 @@ def test_a_leak_at_every_so_many_steps_is_found_and_stays_so(every, by_step):
 
 def heap(used: float, retained: float | None, trimmable: float | None) -> GlibcHeap:
     """In GiB."""
-    known = (None if each is None else each * GIB for each in (retained, trimmable))
+    known = (None if item is None else item * GIB for item in (retained, trimmable))
     return GlibcHeap(used * GIB, *known)
 
 
@@ -305,9 +305,9 @@ def test_of_what_is_little_or_not_known_nothing_is_said(kept):
 
 def keeping(facts: MemoryFacts, *gib: float, limit_gib: float | None = 80.0) -> MemoryFacts:
     """What its allocator held without use through each of its rollouts."""
-    kept = tuple((n, each * GIB) for n, each in enumerate(gib, 1))
+    stored = tuple((n, item * GIB) for n, item in enumerate(gib, 1))
     limit_bytes = None if limit_gib is None else limit_gib * GIB
-    device = DeviceUse("cuda:0", limit_bytes, 40.0 * GIB, offloaded_samples=kept)
+    device = DeviceUse("cuda:0", limit_bytes, 40.0 * GIB, offloaded_samples=stored)
     return replace(facts, devices=(device,))
 
 

@@ -24,19 +24,19 @@ def differences(expected: Expected, verdict: Verdict) -> list[str]:
         wanted["ranks"] = expected.ranks
     if expected.cause is not None:
         wanted["cause"] = expected.cause
-    said = [
+    result = [
         f"{name}: expected {value!r}, concluded {getattr(verdict, name)!r}"
         for name, value in wanted.items()
         if getattr(verdict, name) != value
     ]
     if expected.sentence and not matches(verdict.summary, expected.sentence):
-        said.append(f"sentence: expected {expected.sentence!r}")
+        result.append(f"sentence: expected {expected.sentence!r}")
     missing = [
         line
         for line in expected.evidence
         if not any(matches(seen, line) for seen in verdict.evidence)
     ]
-    return said + [f"evidence: expected {line!r}" for line in missing]
+    return result + [f"evidence: expected {line!r}" for line in missing]
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -48,7 +48,7 @@ def matches(text: str, pattern: str) -> bool:
 @pytest.mark.parametrize("scene", [pytest.param(s, id=f"{f}: {s.name}") for f, s in SCENES])
 def test_scene(scene: Scene, pipeline: str):
     player = Player(scene, pipeline)
-    for expected in sorted(scene.expected, key=lambda each: each.at):
+    for expected in sorted(scene.expected, key=lambda item: item.at):
         verdict = player.verdict(expected.kind, expected.at)
         found = differences(expected, verdict)
         assert not found, "\n".join([

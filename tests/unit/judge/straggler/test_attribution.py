@@ -60,9 +60,9 @@ def test_a_rank_that_becomes_slow_is_named_within_5_steps_and_cleared_when_it_is
 def test_steps_before_a_rank_became_slow_do_not_make_its_amount_smaller(seed):
     """Until the longest window lies behind the change; 2 % noise."""
     job = Job(jitter=0.02, slow=slower(2, 1.2, since=41), tokens=same_tokens, seed=seed)
-    told = verdicts(job.steps(64))[46:]
+    reported = verdicts(job.steps(64))[46:]
     injected = median(job.injected[-24:])
-    errors = [abs((verdict.lost_seconds or 0.0) / injected - 1) for verdict in told]
+    errors = [abs((verdict.lost_seconds or 0.0) / injected - 1) for verdict in reported]
     assert median(errors) < 0.1
     assert max(errors) < 0.2
 
@@ -133,12 +133,14 @@ def test_a_thread_that_spins_while_it_waits_hides_no_slow_device():
 
 
 def _without_busy(step: Step) -> Step:
-    ranks = {rank: replace(of, busy_seconds=None) for rank, of in step.ranks.items()}
+    ranks = {rank: replace(entry, busy_seconds=None) for rank, entry in step.ranks.items()}
     return replace(step, ranks=ranks)
 
 
 def _spinning(step: Step) -> Step:
-    ranks = {rank: replace(of, busy_seconds=of.wall_seconds) for rank, of in step.ranks.items()}
+    ranks = {
+        rank: replace(entry, busy_seconds=entry.wall_seconds) for rank, entry in step.ranks.items()
+    }
     return replace(step, ranks=ranks)
 
 
@@ -174,14 +176,16 @@ def _found(told: Sequence[Verdict]) -> list[Verdict]:
 
 def _told_otherwise(step: Step, rng: random.Random) -> Step:
     ranks = {
-        rank: replace(of, tokens={"prompt": _varying(rng, 0)}, num_forward_tokens=of.num_tokens)
-        for rank, of in step.ranks.items()
+        rank: replace(
+            entry, tokens={"prompt": _varying(rng, 0)}, num_forward_tokens=entry.num_tokens
+        )
+        for rank, entry in step.ranks.items()
     }
     return replace(step, ranks=ranks)
 
 
 def _without_padding(step: Step) -> Step:
-    ranks = {rank: replace(of, num_forward_tokens=None) for rank, of in step.ranks.items()}
+    ranks = {rank: replace(entry, num_forward_tokens=None) for rank, entry in step.ranks.items()}
     return replace(step, ranks=ranks)
 
 
@@ -280,12 +284,15 @@ class TestCauses:
         late = []
         for step in steps:
             ranks = dict(step.ranks)
-            for label, of in step.ranks.items():
+            for label, entry in step.ranks.items():
                 extra = 0.3 if label == "1" else 0.0
-                parts = {**of.parts, ("wait", "collector"): 0.01 + extra}
-                waited = of.waited_seconds + 0.3 - extra
+                parts = {**entry.parts, ("wait", "collector"): 0.01 + extra}
+                waited = entry.waited_seconds + 0.3 - extra
                 ranks[label] = replace(
-                    of, wall_seconds=of.wall_seconds + 0.31, waited_seconds=waited, parts=parts
+                    entry,
+                    wall_seconds=entry.wall_seconds + 0.31,
+                    waited_seconds=waited,
+                    parts=parts,
                 )
             late.append(replace(step, ranks=ranks))
         verdict = straggler_verdict("t", late, 1.0)
@@ -412,8 +419,8 @@ class TestGates:
         steps = []
         for step in Job(slow=slower(1, 1.5)).steps(10):
             ranks = {
-                label: replace(of, waited_seconds=0.0, parts={**of.parts, TRANSFER: 0.0})
-                for label, of in step.ranks.items()
+                label: replace(entry, waited_seconds=0.0, parts={**entry.parts, TRANSFER: 0.0})
+                for label, entry in step.ranks.items()
             }
             steps.append(replace(step, ranks=ranks))
         verdict = straggler_verdict("t", steps, None)
@@ -428,7 +435,7 @@ class TestGates:
     def test_steps_with_other_ranks_are_not_compared(self):
         steps = Job(slow=slower(1, 1.5)).steps(10)
         fewer = [
-            replace(step, ranks={r: of for r, of in step.ranks.items() if r != "3"})
+            replace(step, ranks={r: entry for r, entry in step.ranks.items() if r != "3"})
             for step in steps[8:]
         ]
         verdict = straggler_verdict("t", [*steps[:8], *fewer], 1.0)

@@ -49,7 +49,7 @@ def test_the_amount_is_of_the_wall_time_where_it_denies_the_processor_time():
     steps = Job(jitter=0.01, slow=slower(1, 1.3), tokens=same_tokens).steps(10)
     for rank in "0123":
         busy = 0.5 if rank != "1" else 0.58
-        steps = changed(steps, rank, lambda of, busy=busy: replace(of, busy_seconds=busy))
+        steps = changed(steps, rank, lambda entry, busy=busy: replace(entry, busy_seconds=busy))
     verdict = straggler_verdict("t", steps, 1.0)
     assert verdict.ranks == ("1",)
     assert verdict.lost_seconds == pytest.approx(0.3, rel=0.1)
@@ -59,7 +59,7 @@ def test_the_amount_is_of_the_steadier_processor_time_where_the_wall_time_agrees
     steps = Job(jitter=0.08, slow=slower(1, 1.3), tokens=same_tokens, seed=3).steps(10)
     for rank in "0123":
         busy = 1.0 if rank != "1" else 1.28
-        steps = changed(steps, rank, lambda of, busy=busy: replace(of, busy_seconds=busy))
+        steps = changed(steps, rank, lambda entry, busy=busy: replace(entry, busy_seconds=busy))
     verdict = straggler_verdict("t", steps, 1.0)
     assert verdict.ranks == ("1",)
     assert verdict.lost_seconds == pytest.approx(0.28, abs=0.001)
@@ -86,8 +86,8 @@ def test_the_others_lose_no_more_than_the_rank_is_longer():
     excess = straggler_verdict("t", steps, 1.0).lost_seconds
     for rank in "023":
         steps = changed(
-            steps, rank, lambda of: replace(of, waited_seconds=of.waited_seconds + 0.2,
-                                            wall_seconds=of.wall_seconds + 0.2)
+            steps, rank, lambda entry: replace(entry, waited_seconds=entry.waited_seconds + 0.2,
+                                            wall_seconds=entry.wall_seconds + 0.2)
         )  # fmt: skip
     assert straggler_verdict("t", steps, 1.0).lost_seconds == pytest.approx(excess, rel=0.01)
 

@@ -35,28 +35,28 @@ def recorded(load: int = 25) -> list[Step]:
 
 
 def had(step: Step, processors: dict[str, SchedTimes | None]) -> Step:
-    ranks = {r: replace(of, processor=processors.get(r)) for r, of in step.ranks.items()}
+    ranks = {r: replace(entry, processor=processors.get(r)) for r, entry in step.ranks.items()}
     return replace(step, ranks=ranks)
 
 
 def verdicts(steps: list[Step]) -> list[Verdict]:
-    told: list[Verdict] = []
+    reported: list[Verdict] = []
     for n in range(3, len(steps) + 1):
-        named = told[-1].ranks if told and told[-1].state == "found" else ()
-        told.append(straggler_verdict("t", steps[max(0, n - 32) : n], 1.0, named))
-    return told
+        named = reported[-1].ranks if reported and reported[-1].state == "found" else ()
+        reported.append(straggler_verdict("t", steps[max(0, n - 32) : n], 1.0, named))
+    return reported
 
 
 def test_a_healthy_job_on_a_loaded_host_is_accused_of_nothing():
-    told = verdicts(recorded())
-    assert {verdict.state for verdict in told} == {"insufficient evidence"}
-    assert all(v.summary.startswith("Cannot tell which rank is slow: ") for v in told[3:])
+    reported = verdicts(recorded())
+    assert {verdict.state for verdict in reported} == {"insufficient evidence"}
+    assert all(v.summary.startswith("Cannot tell which rank is slow: ") for v in reported[3:])
 
 
 def test_without_the_kernels_count_the_same_steps_accuse_both_ranks():
     """What the count is for: else this file of steps proves nothing."""
-    told = verdicts([had(step, {}) for step in recorded()])
-    assert {rank for verdict in told for rank in verdict.ranks} == {"0", "1"}
+    reported = verdicts([had(step, {}) for step in recorded()])
+    assert {rank for verdict in reported for rank in verdict.ranks} == {"0", "1"}
 
 
 def test_who_slept_on_a_host_that_let_it_wait_as_long_is_accused_of_nothing():
@@ -159,7 +159,7 @@ def test_only_steps_in_which_the_kernel_counted_every_rank_tell_of_the_host():
 def test_waits_of_a_twentieth_of_a_step_hold_a_rank_up(delayed, is_judged):
     """A step of this job takes 1 s; both ran for less than they were delayed."""
     steps = Job(jitter=0.0, slow=slower(2, 1.2), tokens=same_tokens).steps(5)
-    seconds = max(of.wall_seconds for of in steps[0].ranks.values())
+    seconds = max(entry.wall_seconds for entry in steps[0].ranks.values())
     few = dict.fromkeys("0123", times(0.01, delayed * seconds))
     verdict = straggler_verdict("t", [had(step, few) for step in steps], 1.0)
     assert (verdict.ranks == ("2",)) is is_judged

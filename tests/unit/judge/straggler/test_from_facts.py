@@ -84,10 +84,10 @@ def test_lost_records_and_ranks_that_nobody_saw_wait_are_no_evidence():
         replace(
             step,
             ranks={
-                rank: replace(of, wall_seconds=of.work_seconds, waited_seconds=0.0, parts={
-                    IDLE: 0.0, TRANSFER: 0.0, ("stage", "forward"): of.work_seconds,
+                rank: replace(entry, wall_seconds=entry.work_seconds, waited_seconds=0.0, parts={
+                    IDLE: 0.0, TRANSFER: 0.0, ("stage", "forward"): entry.work_seconds,
                 })
-                for rank, of in step.ranks.items()
+                for rank, entry in step.ranks.items()
             },
         )
         for step in known
@@ -105,17 +105,17 @@ def test_on_a_host_that_is_busy_with_others_nobody_is_blamed():
 def test_steps_before_the_agent_could_see_the_host_do_not_count():
     """As after an attach: the newest two alone are too few."""
     seen = steps(8, WORK, 1.25, processor=SchedTimes(10**9, 0))
-    told = judged((*steps(8, WORK, 1.25)[:6], *seen[6:]))
-    assert told.summary.startswith("Too early to judge: 2 steps seen")
+    reported = judged((*steps(8, WORK, 1.25)[:6], *seen[6:]))
+    assert reported.summary.startswith("Too early to judge: 2 steps seen")
 
 
 def test_a_job_of_one_rank_has_no_straggler_and_part_of_a_job_has_one_to_come():
     alone = role(steps(8, WORK), num_ranks=1, world_size=1)
     assert StragglerJudge().verdict(alone) is None
     assert StragglerJudge().verdict(replace(alone, world_size=-1)) is None
-    told = StragglerJudge().verdict(replace(alone, world_size=8))
-    assert told is not None
-    assert told.state == "insufficient evidence"
+    reported = StragglerJudge().verdict(replace(alone, world_size=8))
+    assert reported is not None
+    assert reported.state == "insufficient evidence"
 
 
 def test_where_the_last_stage_of_a_pipeline_is_longer_no_rank_of_another_is_blamed():
@@ -151,8 +151,8 @@ def test_what_is_remembered_of_steps_changes_no_verdict(seed):
     job.slow, job.stalls = slower(seed, 1.25, since=10, until=24), 0.1
     known, judge, named = job.steps(40), StragglerJudge(), ()
     for end in range(1, len(known) + 1):
-        newest = tuple(known[max(0, end - 32) : end])
-        anew = judging.straggler_verdict("trainer", newest, 1.0, named)
-        facts = RoleSteps("trainer", newest, 1.0, 5, 5)
+        last = tuple(known[max(0, end - 32) : end])
+        anew = judging.straggler_verdict("trainer", last, 1.0, named)
+        facts = RoleSteps("trainer", last, 1.0, 5, 5)
         assert judge.verdict(facts) == anew
         named = anew.ranks if anew.state == "found" else ()

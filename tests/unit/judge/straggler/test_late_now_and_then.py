@@ -29,10 +29,10 @@ def test_a_rank_late_in_each_tenth_step_is_told():
     verdicts = told(late(10, 4), 80)
     assert {verdict.state for verdict in verdicts} == {"insufficient evidence"}
     assert {verdict.ranks for verdict in verdicts} == {("1",)}
-    newest = verdicts[-1]
-    assert newest.summary.startswith("Rank 1 delayed the other ranks in 4 of 32 steps, by ")
-    assert newest.step == 80
-    assert newest.evidence[0].startswith("in steps 50, 60, 70, 80; a step takes ")
+    last = verdicts[-1]
+    assert last.summary.startswith("Rank 1 delayed the other ranks in 4 of 32 steps, by ")
+    assert last.step == 80
+    assert last.evidence[0].startswith("in steps 50, 60, 70, 80; a step takes ")
 
 
 def test_what_costs_less_than_a_straggler_may_is_clear():

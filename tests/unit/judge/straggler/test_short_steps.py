@@ -41,8 +41,8 @@ def test_too_few_of_them_are_counted_in_seconds():
 
 def test_a_stall_lasts_as_long_as_all_of_them():
     steps = Job(jitter=0.01).steps(20)
-    of = steps[-2].ranks
-    late = {rank: replace(each, **_stalled(each, rank)) for rank, each in of.items()}
+    entry = steps[-2].ranks
+    late = {rank: replace(item, **_stalled(item, rank)) for rank, item in entry.items()}
     steps[-2] = replace(steps[-2], ranks=late)
     verdict = told(steps)
     assert verdict.state == "insufficient evidence"

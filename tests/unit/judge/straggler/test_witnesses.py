@@ -55,14 +55,14 @@ def _step(number: int, rng: random.Random, computes: Factor, sleeps: Factor, sha
 
 
 def slow(factor: float, rank: int = 2, since: int = 0, until: int = 10**6) -> Factor:
-    return lambda step, of: factor if of == rank and since <= step <= until else 1.0
+    return lambda step, entry: factor if entry == rank and since <= step <= until else 1.0
 
 
 def verdicts(steps: Sequence[Step]) -> list[Verdict]:
     judge = StragglerJudge()
     facts = (RoleSteps("t", tuple(steps[max(0, n - 32) : n]), 1.0, NUM_RANKS, NUM_RANKS)
              for n in range(1, len(steps) + 1))  # fmt: skip
-    return [verdict for each in facts if (verdict := judge.verdict(each)) is not None]
+    return [verdict for item in facts if (verdict := judge.verdict(item)) is not None]
 
 
 @pytest.mark.parametrize("factor", [1.3, 1.5])
@@ -201,22 +201,22 @@ def test_chance_of_a_count_among_equal_ranks(count, num_looks, num_ranks, chance
 
 
 def _with_faults(step: Step, rank: str, num_faults: int) -> Step:
-    of = step.ranks[rank]
-    assert of.processor is not None
-    had = of.processor._replace(system_ns=int(num_faults * 2700), num_faults=num_faults)
-    return replace(step, ranks={**step.ranks, rank: replace(of, processor=had)})
+    entry = step.ranks[rank]
+    assert entry.processor is not None
+    had = entry.processor._replace(system_ns=int(num_faults * 2700), num_faults=num_faults)
+    return replace(step, ranks={**step.ranks, rank: replace(entry, processor=had)})
 
 
 def _more_cpu(step: Step, rank: str, seconds: float) -> Step:
-    of = step.ranks[rank]
-    more = replace(of, busy_seconds=(of.busy_seconds or 0.0) + seconds)
+    entry = step.ranks[rank]
+    more = replace(entry, busy_seconds=(entry.busy_seconds or 0.0) + seconds)
     return replace(step, ranks={**step.ranks, rank: more})
 
 
 def _unmarked(step: Step) -> Step:
     ranks = {
-        label: replace(of, parts={IDLE: of.parts["stage", "rollout"], TRANSFER: 0.0})
-        for label, of in step.ranks.items()
+        label: replace(entry, parts={IDLE: entry.parts["stage", "rollout"], TRANSFER: 0.0})
+        for label, entry in step.ranks.items()
     }
     return replace(step, ranks=ranks)
 
@@ -225,18 +225,18 @@ def _sleeping(step: Step, rank: str, seconds: float) -> Step:
     """All others wait for this rank for so long more."""
     ranks = {
         label: replace(
-            of, wall_seconds=of.wall_seconds + seconds,
-            waited_seconds=of.waited_seconds + (0.0 if label == rank else seconds),
-            parts={**of.parts, IDLE: seconds if label == rank else 0.0},
+            entry, wall_seconds=entry.wall_seconds + seconds,
+            waited_seconds=entry.waited_seconds + (0.0 if label == rank else seconds),
+            parts={**entry.parts, IDLE: seconds if label == rank else 0.0},
         )
-        for label, of in step.ranks.items()
+        for label, entry in step.ranks.items()
     }  # fmt: skip
     return replace(step, ranks=ranks)
 
 
 def _starved(step: Step) -> Step:
     ranks = {
-        label: replace(of, processor=SchedTimes(10**8, 3 * 10**8))
-        for label, of in step.ranks.items()
+        label: replace(entry, processor=SchedTimes(10**8, 3 * 10**8))
+        for label, entry in step.ranks.items()
     }
     return replace(step, ranks=ranks)

@@ -162,7 +162,7 @@ def test_a_rank_that_died_is_not_waited_for(three):
     assert [three.seconds(rank) for rank in range(2)] == [(40, 60, 0), (0, 60, 0)]
 
 
-def test_numbers_of_two_attempts_never_meet_and_counters_go_on(three):
+def test_values_of_two_attempts_stay_apart_and_counters_continue(three):
     three.all_call([100, 100, 150], 200, sequence=1)
     three.read()
     three.ranks[0].call(1000, 1400, 2)
@@ -233,7 +233,7 @@ def test_what_is_pending_is_bounded_and_no_time_is_lost(three, monkeypatch):
     assert three.seconds(0) == (0, 0, 5 * 3000)
 
 
-def test_transfer_is_told_by_step_and_a_flood_of_it_is_merged(three, monkeypatch):
+def test_transfers_are_reported_by_step_and_many_are_merged(three, monkeypatch):
     monkeypatch.setattr(module, "_MAX_TRANSFERS", 64)
     for sequence in range(1, 101):
         three.all_call([sequence * 10] * 3, sequence * 10 + 4, sequence)

@@ -19,7 +19,7 @@ def started(reading, *missing: str):
     return found
 
 
-def test_a_healthy_gpu_tells_all_of_it(reading, script):
+def test_a_healthy_gpu_reports_every_figure(reading, script):
     script.say(ppt=1)
     row = started(reading).one()
     assert (row.device, row.vendor, row.place) == ("amd:0", "amd", 0)
@@ -62,14 +62,14 @@ def test_permission_that_is_refused_says_what_to_do(reading, script):
 
 def test_counters_that_jump_back_never_go_down(reading, script):
     gpus = started(reading)
-    told = []
+    reported = []
     for value in (100, 30, 40):
         script.say(corrected=value)
-        told.append(gpus.one().errors_total["corrected"])
-    assert told == [100, 130, 140]
+        reported.append(gpus.one().errors_total["corrected"])
+    assert reported == [100, 130, 140]
 
 
-def test_a_gpu_that_is_lost_says_so_and_the_other_goes_on(reading, script):
+def test_a_lost_gpu_is_reported_and_the_other_is_read(reading, script):
     script.say(count=2)
     gpus = started(reading)
     script.say(count=2, amdsmi_get_gpu_vram_usage__1=31)

@@ -14,7 +14,7 @@ def started(reading, *missing: str):
     return found
 
 
-def test_a_healthy_npu_tells_all_of_it(reading, script):
+def test_a_healthy_npu_reports_every_figure(reading, script):
     script.say(**{AI_CORE: 62, HBM_BANDWIDTH: 10, VECTOR: 0, NPU: 70, CUBE: 55})
     row, other = started(reading).read()
     assert (row.device, other.device) == ("ascend:0", "ascend:1")
@@ -89,7 +89,7 @@ def test_an_older_driver_lists_its_cards_by_another_name(reading):
         reading("ascend", "dcmi_get_card_list").probe()
 
 
-def test_an_npu_that_is_lost_says_so_and_the_other_goes_on(reading, script):
+def test_a_lost_npu_is_reported_and_the_other_is_read(reading, script):
     npus = started(reading)
     script.say(dcmi_get_device_hbm_info__1=-8008)
     well, lost = npus.read()

@@ -20,10 +20,10 @@ def test_memory_is_what_the_kernel_says():
     (row,) = backend.read()
     backend.close()
     lines = Path("/proc/meminfo").read_text().splitlines()
-    said = {
+    result = {
         name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
     }
-    assert (row.device, row.total_bytes) == ("host", said["MemTotal"])
+    assert (row.device, row.total_bytes) == ("host", result["MemTotal"])
     assert 0 < row.available_bytes <= row.total_bytes
 
 

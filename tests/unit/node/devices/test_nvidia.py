@@ -17,7 +17,7 @@ def started(reading, *missing: str, **more):
     return found
 
 
-def test_a_healthy_gpu_tells_all_of_it(reading, script):
+def test_a_healthy_gpu_reports_every_figure(reading, script):
     script.say(
         reasons=0x04 | 0x08, corrected=3, uncorrected=1, field__138=5, field__198=9, processes=2,
         process_used=GIB, metric5=40, metric10=-1,
@@ -43,7 +43,7 @@ def test_a_healthy_gpu_tells_all_of_it(reading, script):
     assert row.problems == ()
 
 
-def test_memory_of_a_process_that_the_driver_does_not_tell_is_absent(reading, script):
+def test_memory_of_a_process_unknown_to_the_driver_is_absent(reading, script):
     script.say(processes=1)
     assert started(reading).one().processes[0].used_bytes is None
 
@@ -113,7 +113,7 @@ def test_below_hopper_a_dcgm_exporter_that_runs_is_read(reading, script, exporte
     assert (row.active_ratio, row.active_source) == ({"sm": 0.625}, "dcgm")
 
 
-def test_an_exporter_that_was_named_and_is_not_there_is_told(reading, script):
+def test_a_configured_exporter_that_is_absent_is_reported(reading, script):
     script.say(gpm=0)
     gpus = started(reading, DFX_DCGM_URL="http://127.0.0.1:9")
     gpus.read()
@@ -159,7 +159,7 @@ def test_an_older_driver_has_neither_gpm_nor_the_newer_name_of_clock_reasons(rea
     assert (row.throttles, row.active_ratio, row.problems) == (("hardware thermal",), {}, ())
 
 
-def test_an_error_of_one_figure_is_told_and_costs_that_alone(reading, script):
+def test_an_error_of_one_figure_is_reported_and_loses_only_it(reading, script):
     script.say(nvmlDeviceGetPowerUsage=2)
     row = started(reading).one()
     assert row.power_watts is None
@@ -188,7 +188,7 @@ def test_a_gpu_that_is_lost_says_so_and_its_xid_and_comes_back(reading, script):
     assert back.errors_total["uncorrected"] == 8.0, "a counter that jumps back goes on"
 
 
-def test_an_answer_that_cannot_be_read_is_told_and_costs_that_alone(reading, script):
+def test_an_unreadable_response_is_reported_and_loses_only_it(reading, script):
     script.say(count=2, bad_name__1=1)
     well, row = started(reading).read()
     assert (well.problems, row.model, row.utilization_ratio) == ((), "", 0.9)
@@ -204,7 +204,7 @@ def test_figures_that_cannot_be_are_bounded(reading, script):
     assert row.available_bytes == 0, "no huge number"
 
 
-def test_the_xid_of_a_gpu_that_does_not_even_tell_its_index_is_its_own(reading, script):
+def test_the_xid_of_a_gpu_without_an_index_is_its_own(reading, script):
     script.say(count=2)
     gpus = started(reading)
     script.say(count=2, xids=1, xid0=79, xid0__device=1, nvmlDeviceGetIndex__1=15,
@@ -212,7 +212,7 @@ def test_the_xid_of_a_gpu_that_does_not_even_tell_its_index_is_its_own(reading, 
     assert gpus.read()[1].num_events == {"XID 79": 1}
 
 
-def test_xids_are_heard_again_after_waiting_for_them_has_failed(reading, script):
+def test_xids_are_received_again_after_a_failed_wait(reading, script):
     script.say(count=2)
     gpus = started(reading)
     script.say(count=2, nvmlEventSetWait_v2=15)
@@ -222,7 +222,7 @@ def test_xids_are_heard_again_after_waiting_for_them_has_failed(reading, script)
 
 
 @pytest.mark.parametrize("lost_at", ["MigMode", "MaxMigDeviceCount", "ComputeInstanceId"])
-def test_a_gpu_that_is_lost_while_its_parts_are_read_is_told_once(reading, script, lost_at):
+def test_a_gpu_lost_while_it_is_read_is_reported_once(reading, script, lost_at):
     script.say(count=2, mig__0=1)
     gpus = started(reading)
     script.say(count=2, mig__0=1, **{f"nvmlDeviceGet{lost_at}__0": 15})
@@ -231,11 +231,11 @@ def test_a_gpu_that_is_lost_while_its_parts_are_read_is_told_once(reading, scrip
 
 def test_counters_that_jump_back_never_go_down(reading, script):
     gpus = started(reading)
-    told = []
+    reported = []
     for value in (100, 250, 30, 40):
         script.say(field__197=value)
-        told.append(gpus.one().link_bytes_total["pcie_tx"])
-    assert told == [100, 250, 280, 290]
+        reported.append(gpus.one().link_bytes_total["pcie_tx"])
+    assert reported == [100, 250, 280, 290]
 
 
 def test_a_gpu_that_is_plugged_in_later_is_seen(reading, script):

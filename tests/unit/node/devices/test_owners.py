@@ -119,7 +119,7 @@ def test_what_verl_renames_on_rocm_is_not_counted_twice():
     assert devices_of(sight, gpus(vendor="amd")) == ("amd:6",)
 
 
-def test_a_guest_tells_all_variables_that_hide_devices():
+def test_a_guest_reports_all_variables_that_hide_devices():
     assert set(HIDING_VARIABLES) == {name for names in VISIBLE.values() for name in names}
 
 

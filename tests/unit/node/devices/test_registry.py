@@ -112,7 +112,7 @@ def test_what_fails_is_raised_to_who_asks_and_has_no_old_rows(started, make):
     assert depth() == depth(), "it does not grow with each look"
 
 
-def test_what_works_again_is_told_again(started, monkeypatch):
+def test_a_backend_that_works_again_is_reported_again(started, monkeypatch):
     monkeypatch.setattr(registry, "READ_EVERY_SECONDS", 0.01)
     outcomes = [fail, fail]
     reader = started(lambda: Scripted(lambda: outcomes.pop()() if outcomes else None))
@@ -130,7 +130,7 @@ def test_a_driver_that_never_answers_is_late(started, monkeypatch):
     assert until(lambda: not raised(reader) and reader.latest()) == (ROW,)
 
 
-def test_what_cannot_be_used_is_tried_anew(started, monkeypatch):
+def test_an_unusable_backend_is_tried_again(started, monkeypatch):
     monkeypatch.setattr(registry, "RETRY_SECONDS", 0.01)
     failures = [fail, fail]
 

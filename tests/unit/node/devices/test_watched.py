@@ -84,19 +84,17 @@ def test_a_device_that_is_lost_is_a_fault_until_it_is_back(agent, script):
 
 
 @pytest.mark.parametrize("known_by", ["list", "what it sees", "what it sets late"])
-def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
-    agent, script, tmp_path, known_by
-):
-    is_listed, is_told = known_by == "list", known_by == "what it sets late"
+def test_two_ranks_on_one_device_get_its_figures_by_stage(agent, script, tmp_path, known_by):
+    is_listed, is_reported = known_by == "list", known_by == "what it sets late"
     if is_listed and not sees_host_pids():
         pytest.skip("pids of this container are not the host's: the driver's list is not taken")
     of_pid = {"processes": 1, "pid0": os.getpid(), "process_used": 5e9} if is_listed else {}
-    gpus = ["nvidia:0", "nvidia:1"] if is_told else ["nvidia:0"]
+    gpus = ["nvidia:0", "nvidia:1"] if is_reported else ["nvidia:0"]
     script.say(count=len(gpus), metric2=8, **of_pid)
     until(agent, lambda seen: seen["devices"] == ["host", *gpus])
     stages = {"0": "rollout", "1": "actor_update"}
     ranks = [StagedRank(tmp_path / "dfx", int(rank), stage) for rank, stage in stages.items()]
-    for rank in ranks if is_told else ():
+    for rank in ranks if is_reported else ():
         rank.segment.add_name(format_visible("CUDA_VISIBLE_DEVICES", "1"))
     try:
         seen = until(agent, lambda seen: num_busy(seen, gpus[-1:], ranks) == 2)
@@ -104,7 +102,7 @@ def test_two_ranks_on_one_device_are_told_what_it_did_in_their_stages(
         for rank in ranks:
             rank.segment.close()
     for rank, stage in stages.items():
-        told = seen["ranks"][rank]
-        assert told["devices"] == gpus[-1:]
-        assert told["bytes"] == ({"nvidia:0": 5e9} if is_listed else {})
-        assert told["busy"][stage] == pytest.approx(0.08)
+        reported = seen["ranks"][rank]
+        assert reported["devices"] == gpus[-1:]
+        assert reported["bytes"] == ({"nvidia:0": 5e9} if is_listed else {})
+        assert reported["busy"][stage] == pytest.approx(0.08)

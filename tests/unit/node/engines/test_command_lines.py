@@ -27,7 +27,7 @@ def test_servers(line, served):
     assert served_by(line.split()) == Served(*served)
 
 
-def test_prefill_and_decode_are_told():
+def test_prefill_and_decode_are_reported():
     argv = ["python", "-m", "sglang.launch_server", "--disaggregation-mode", "decode"]
     served = served_by(argv)
     assert served.pd == "decode"

@@ -44,12 +44,12 @@ def test_all_generations_of_names_read_the_same(generation):
     assert part.counters == {"generation_tokens": 100.0, "preemptions": 3.0}
     assert part.model == "a-model"
     for name in ("time_to_first_token", "inter_token_latency", "queue_time"):
-        told = part.histograms[f"{name}_seconds"]
-        assert (told.bounds, told.sum) == ((0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0), 0.3)
-        assert told.counts == (0, 0, 0, 1, 1, 1, 1, 1)
+        reported = part.histograms[f"{name}_seconds"]
+        assert (reported.bounds, reported.sum) == ((0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0), 0.3)
+        assert reported.counts == (0, 0, 0, 1, 1, 1, 1, 1)
 
 
-def test_the_newest_of_two_names_counts_and_no_value_twice():
+def test_the_current_of_two_names_counts_and_no_value_twice():
     text = (
         'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:gpu_cache_usage_perc{engine="0"} 0.75\n'
         'ray_vllm_generation_tokens{engine="0"} 5\nray_vllm_generation_tokens_total{engine="0"} 5\n'
@@ -60,14 +60,14 @@ def test_the_newest_of_two_names_counts_and_no_value_twice():
 
 
 def test_a_part_of_the_series_has_a_name_of_its_own():
-    told = 'vllm:request_success_total{engine="0",finished_reason="%s"} %d\n'
-    part = only(told % ("stop", 8) + told % ("abort", 3) + told % ("length", 1))
+    reported = 'vllm:request_success_total{engine="0",finished_reason="%s"} %d\n'
+    part = only(reported % ("stop", 8) + reported % ("abort", 3) + reported % ("length", 1))
     assert part.counters == {"finished_requests": 12.0, "aborted_requests": 3.0}
 
 
-def test_ranks_within_one_engine_tell_of_the_same_requests():
-    told = 'sglang:num_running_reqs{dp_rank="0",tp_rank="%d"} %d\n'
-    assert only(told % (0, 4) + told % (1, 5)).gauges == {"running_requests": 5.0}
+def test_ranks_of_one_engine_report_the_same_requests():
+    reported = 'sglang:num_running_reqs{dp_rank="0",tp_rank="%d"} %d\n'
+    assert only(reported % (0, 4) + reported % (1, 5)).gauges == {"running_requests": 5.0}
     counted = 'vllm:corrupted_requests_total{engine="0",model_name="%s"} %d\n'
     assert only(counted % ("a", 4) + counted % ("b", 5)).counters == {"corrupted_requests": 9.0}
 
@@ -82,7 +82,7 @@ def test_each_data_parallel_rank_and_each_worker_is_a_part():
     assert parts[PartKey("w2", "1")].gauges == {"running_requests": 1.0}
 
 
-def test_what_a_server_of_one_rank_tells_without_a_rank_is_that_ranks():
+def test_values_without_a_rank_belong_to_the_only_rank_of_a_server():
     text = (
         'sglang:num_running_reqs{dp_rank="0",engine_type="prefill"} 4\n'
         "sglang:generation_tokens_total 9\n"
@@ -102,8 +102,8 @@ def test_states_of_sleep_and_loads_of_weights():
 
 
 def test_a_summary_is_a_histogram_without_buckets():
-    told = 'sglang:eplb_balancedness_%s{forward_mode="%s"} %s\n'
-    text = told % ("sum", "decode", 1.5) + told % ("count", "decode", 2)
+    reported = 'sglang:eplb_balancedness_%s{forward_mode="%s"} %s\n'
+    text = reported % ("sum", "decode", 1.5) + reported % ("count", "decode", 2)
     histogram = only(text).histograms["expert_balance"]
     assert (histogram.bounds, histogram.counts, histogram.sum) == ((), (2.0,), 1.5)
 

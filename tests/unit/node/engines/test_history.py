@@ -89,8 +89,8 @@ def test_latencies_are_of_the_window():
         history.add(
             EnginePart(histograms={"queue_time_seconds": Histogram((1.0,), counts, total)}), at
         )
-    told = history.latencies()["queue_time_seconds"]
-    assert (told.num, told.mean, told.p50) == (3.0, 3.0, 1.0)
+    reported = history.latencies()["queue_time_seconds"]
+    assert (reported.num, reported.mean, reported.p50) == (3.0, 3.0, 1.0)
 
 
 def of(values, bounds=BOUNDS):
@@ -123,15 +123,15 @@ def test_a_window_holds_what_was_observed_in_it_over_any_restarts(readings, data
 def test_a_restart_is_seen_by_counts_that_fell(before, after):
     totals = EngineTotals()
     totals.add({"n": float(len(before))}, {"h": of(before)})
-    began_anew = totals.add({"n": float(len(after))}, {"h": of(after)})
+    restarted = totals.add({"n": float(len(after))}, {"h": of(after)})
     is_lower = any(a > b for a, b in zip(of(before).counts, of(after).counts, strict=True))
-    assert began_anew == (is_lower or len(before) > len(after))
+    assert restarted == (is_lower or len(before) > len(after))
     assert totals.counters["n"] >= len(before)
-    if began_anew:
+    if restarted:
         assert totals.counters["n"] == len(before) + len(after)
 
 
-def test_one_fallen_counter_means_that_all_began_anew():
+def test_one_lower_counter_means_that_all_restarted():
     totals = EngineTotals()
     totals.add({"a": 10.0, "b": 1.0}, {})
     assert totals.add({"a": 2.0, "b": 5.0}, {})
@@ -168,5 +168,5 @@ def test_a_quantile_lies_in_the_bucket_of_its_observation(values, share):
 
 def test_nothing_observed_has_no_latency():
     assert latency(of([])) is None
-    told = latency(Histogram((), (4.0,), 2.0))
-    assert (told.num, told.mean, told.p50) == (4.0, 0.5, None)
+    reported = latency(Histogram((), (4.0,), 2.0))
+    assert (reported.num, reported.mean, reported.p50) == (4.0, 0.5, None)

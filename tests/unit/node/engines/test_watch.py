@@ -97,7 +97,7 @@ def test_proxies_of_the_environment_are_not_asked(monkeypatch):
         ("hang up", "garbage", "the answer was cut off"),
     ],
 )
-def test_a_bad_answer_is_told_and_what_was_known_stays(mode, state, reason):
+def test_a_bad_response_is_reported_and_earlier_values_stay(mode, state, reason):
     with ExitStack() as stack:
         engine, other = (stack.enter_context(scripted_engine()) for _ in range(2))
         watch = stack.enter_context(watched(engine.url, other.url))
@@ -130,7 +130,7 @@ def test_engines_are_asked_at_the_same_time():
         assert [row.state for row in watch.read().values()] == ["up"] * 8
 
 
-def test_an_engine_that_goes_and_comes_back_is_one_replica_whose_counters_go_on():
+def test_an_engine_that_returns_is_one_replica_with_continued_counters():
     engine = ScriptedEngine()
     with watched(engine.url) as watch:
         assert watch.read()["0"].state == "up"

@@ -69,7 +69,7 @@ def test_version_1_has_the_same(tmp_path):
     assert group.limit_bytes() is None
 
 
-def test_a_group_that_is_gone_tells_nothing(tmp_path):
+def test_a_group_that_is_gone_reports_nothing(tmp_path):
     group = MemoryGroup(str(tmp_path / "gone"), is_v2=True)
     assert (group.limit_bytes(), group.used_bytes(), group.num_oom_kills()) == (None, None, None)
 

@@ -48,7 +48,7 @@ def test_of_a_zombie_nothing_is_needed_but_its_pid():
     child.wait()
 
 
-def test_a_child_of_somebody_else_is_told_as_well():
+def test_a_child_of_another_process_is_reported_too():
     """As the agent sees ranks: its launcher is the parent, not the agent."""
     script = "sleep 300 & echo $!; wait $!; exec sleep 300"
     parent = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)

@@ -39,7 +39,7 @@ def grow():
     child.stdout.close()
 
 
-def test_what_a_process_keeps_is_seen(grow):
+def test_memory_held_by_a_process_is_seen(grow):
     grow(MIB)
     before = process_bytes(grow.pid).anonymous
     grow(64 * MIB)
@@ -86,7 +86,7 @@ def test_noise_and_outliers_do_not_move_the_slope():
     assert trend.slope_bytes_per_step() == pytest.approx(1000.0, rel=0.25)
 
 
-def test_only_the_newest_steps_count():
+def test_only_the_last_steps_count():
     trend = MemoryTrend()
     for step in range(200):
         trend.add(step, 1000.0 * min(step, 100))
@@ -100,7 +100,7 @@ def test_missing_steps_are_counted_by_number():
     assert trend.slope_bytes_per_step() == 50.0
 
 
-def test_a_restarted_job_begins_anew():
+def test_a_restarted_job_resets_the_state():
     trend = MemoryTrend()
     for step in range(20):
         trend.add(step, 1000.0 * step)

@@ -48,7 +48,7 @@ def test_what_nobody_saw_is_not_known():
     assert between(read_at((10, 5, 1)), 10, 10) is None
 
 
-def test_another_thread_begins_anew():
+def test_another_thread_resets_the_state():
     times = read_at((10, 5, 1), (11, 6, 1))
     times.add(12 * SECOND, SchedTimes(1, 1), (7, 8))
     assert between(times, 10, 11) is None
@@ -76,7 +76,7 @@ def test_long_steps_are_covered_by_few_samples():
     assert between(times, 700, 1001) == pytest.approx((150.5, 75.25))
 
 
-def test_where_it_has_to_thin_out_the_newest_half_stays_exact():
+def test_the_last_half_stays_exact_after_thinning_out():
     ran = [n * n for n in range(_MOST_SAMPLES + 1)]
     times = read_at(*((n, ran[n], 0) for n in range(_MOST_SAMPLES + 1)))
     assert len(times._samples) == _MOST_SAMPLES + 1 - _MOST_SAMPLES // 4
@@ -86,7 +86,7 @@ def test_where_it_has_to_thin_out_the_newest_half_stays_exact():
     assert between(times, 0, 2) == (4, 0)
 
 
-def test_two_seconds_beside_the_readings_are_known_and_no_more():
+def test_values_reach_two_seconds_outside_the_readings():
     times = read_at((10, 5, 1), (11, 5.5, 1.2))
     assert between(times, 8, 13) == pytest.approx((2.5, 1.0))
     assert between(times, 7.99, 13) is None
@@ -94,7 +94,7 @@ def test_two_seconds_beside_the_readings_are_known_and_no_more():
     assert between(times, 11, 10) == (0, 0), "counters never go back"
 
 
-def test_it_asks_the_kernel_of_the_thread_it_is_told():
+def test_it_reads_the_given_thread_from_the_kernel():
     own = os.getpid(), threading.get_native_id()
     times = ProcessorTimes()
     times.look(0, *own)

@@ -124,7 +124,7 @@ def test_common_words_name_no_framework(tmp_path, keys, framework):
         ("actor/pg_loss x y", "verl"),
     ],
 )
-def test_people_are_told_the_framework_when_more_than_common_words_are_known(tmp_path, keys, name):
+def test_the_framework_is_named_only_if_its_own_keys_are_seen(tmp_path, keys, name):
     rows = [{"step": i, **dict.fromkeys(keys.split(), 0.5)} for i in range(3)]
     (log,) = open_logs(write(tmp_path / "log", rows))
     assert len(list(log.rows())) == 3

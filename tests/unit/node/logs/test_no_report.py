@@ -43,12 +43,12 @@ def test_one_that_is_damaged_from_its_beginning_is_not_called_empty(tmp_path):
     damaged = bytearray(gzip.compress(bytes(range(256)) * 400))
     damaged[20:] = bytes(len(damaged) - 20)
     for name in ("a.csv.gz", "a.log"):
-        told = reason(write(tmp_path / name, bytes(damaged)))
-        assert "damaged" in told or "cannot tell" in told
-        assert "empty" not in told
+        reported = reason(write(tmp_path / name, bytes(damaged)))
+        assert "damaged" in reported or "cannot tell" in reported
+        assert "empty" not in reported
     packed = gzip.compress(b"step,reward,kl\n" + bytes(range(256)) * 400)
-    told = reason(write(tmp_path / "b.csv.gz", packed[:30]))
-    assert "cut off or damaged" in told
+    reported = reason(write(tmp_path / "b.csv.gz", packed[:30]))
+    assert "cut off or damaged" in reported
 
 
 @pytest.mark.parametrize("header", ["step,reward,kl", "run_id,key,value,step", "Step,a - reward"])
@@ -64,8 +64,8 @@ def test_a_folder_of_an_empty_event_file(tmp_path):
 
 
 def test_a_notebook_without_training_output(tmp_path):
-    told = reason(write(tmp_path / "a.ipynb", json.dumps(NOTEBOOK)))
-    assert told == "X is a notebook without training output: save it after the run"
+    reported = reason(write(tmp_path / "a.ipynb", json.dumps(NOTEBOOK)))
+    assert reported == "X is a notebook without training output: save it after the run"
 
 
 RIGHT = {
@@ -86,27 +86,27 @@ ALSO_READ_BY = {"jsonl": {"console"}, "notebook": {"jsonl"}}
 @pytest.mark.parametrize("named", READERS)
 def test_where_a_wrong_format_is_named_the_right_one_is_said(tmp_path, named, right):
     path = write(tmp_path / "file", RIGHT[right])
-    told = ""
+    reported = ""
     try:
         assert read(path, named).rows
     except UnreadableLogError as error:
-        told = str(error)
-    if told:
-        assert told.startswith(f"no {named} report in {path}: it is ")
-        assert told.endswith(f", use --format {right}")
+        reported = str(error)
+    if reported:
+        assert reported.startswith(f"no {named} report in {path}: it is ")
+        assert reported.endswith(f", use --format {right}")
     else:
         assert named in {right, *ALSO_READ_BY.get(right, ())}
 
 
 def test_a_console_log_of_trl_is_no_trainer_state(tmp_path):
     for first in ("", "[2026-11-22 10:00:00] INFO begin\n"):
-        told = reason(write(tmp_path / "a.log", first + CONSOLE), "trl")
-        assert told == "no trl report in X: it is a console log, use --format console"
+        reported = reason(write(tmp_path / "a.log", first + CONSOLE), "trl")
+        assert reported == "no trl report in X: it is a console log, use --format console"
 
 
-def test_what_no_format_reads_is_told_as_it_was(tmp_path):
-    told = reason(write(tmp_path / "config.json", '{\n "hidden_size": 8\n}'), "trl")
-    assert told == "X has no log_history: is it a trainer_state.json?"
+def test_a_file_of_no_known_format_is_reported(tmp_path):
+    reported = reason(write(tmp_path / "config.json", '{\n "hidden_size": 8\n}'), "trl")
+    assert reported == "X has no log_history: is it a trainer_state.json?"
 
 
 def test_a_log_that_no_step_was_read_of_is_still_none_to_a_folder(tmp_path):
@@ -116,6 +116,6 @@ def test_a_log_that_no_step_was_read_of_is_still_none_to_a_folder(tmp_path):
 
 @pytest.mark.parametrize("text", ["[]", " [\n]\n", "null", '{"log_history": []}'])
 def test_json_without_a_row_is_not_asked_for_its_format(tmp_path, text):
-    told = reason(write(tmp_path / "a.json", text))
-    assert told.startswith("X holds no rows")
-    assert "--format" not in told
+    reported = reason(write(tmp_path / "a.json", text))
+    assert reported.startswith("X holds no rows")
+    assert "--format" not in reported

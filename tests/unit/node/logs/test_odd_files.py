@@ -78,18 +78,20 @@ def test_a_wandb_export_over_time_holds_the_same_runs(tmp_path, axis):
     assert (second.name, list(second.rows())) == ("b", [(0, {"reward": 5.0, "kl": 6.0})])
 
 
-def test_a_pipe_is_told_and_does_not_block(tmp_path):
+def test_a_pipe_is_reported_and_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "log")
     with pytest.raises(UnreadableLogError, match="pipe"):
         open_logs(tmp_path / "log")
 
 
-def test_a_key_of_the_map_that_no_record_has_is_told(tmp_path):
+def test_a_mapped_key_that_no_record_has_is_reported(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text("".join(f'{{"step": {i}, "score": 0.5}}\n' for i in range(3)))
-    told = read(path, key_map=parse(["reward=scroe"])).warnings
-    assert any("scroe is named by --map, and no record has it" in line for line in told), told
-    assert any("score" in line.replace("scroe", "") for line in told), told
+    reported = read(path, key_map=parse(["reward=scroe"])).warnings
+    assert any("scroe is named by --map, and no record has it" in line for line in reported), (
+        reported
+    )
+    assert any("score" in line.replace("scroe", "") for line in reported), reported
     assert not any(
         "named by --map" in w for w in read(path, key_map=parse(["reward=score"])).warnings
     )
@@ -103,11 +105,11 @@ def test_a_signal_is_said_to_be_read_from_a_key_that_the_log_has(tmp_path, named
     (log,) = open_logs(path, key_map=parse([f"reward={named}"]))
     report = replay_log(log, {}, is_drawn=False)
     assert report.coverage.keys["reward"] == [read_from]
-    told = [line for line in report.warnings if line.startswith(f"{named} is named by --map")]
-    assert len(told) == (named == "nope")
+    reported = [line for line in report.warnings if line.startswith(f"{named} is named by --map")]
+    assert len(reported) == (named == "nope")
 
 
-def test_a_step_of_the_map_that_no_record_has_is_told(tmp_path):
+def test_a_mapped_step_that_no_record_has_is_reported(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text("".join(f'{{"step": {i}, "reward": 0.5}}\n' for i in range(3)))
     with pytest.raises(UnreadableLogError, match="nope is named by --map, and none of the first 3"):

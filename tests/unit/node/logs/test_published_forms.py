@@ -82,11 +82,11 @@ def test_of_several_processes_one_is_followed_and_the_others_are_counted(tmp_pat
     )
     run = read(write(tmp_path / "log", text))
     assert [values["reward"] for _, values in run.rows] == [0, 1, 2, 3, 4]
-    told = next(line for line in run.warnings if "another process" in line)
-    assert "(9 more such)" in told
+    reported = next(line for line in run.warnings if "another process" in line)
+    assert "(9 more such)" in reported
 
 
-def test_a_process_that_goes_on_alone_is_followed(tmp_path):
+def test_a_process_that_continues_alone_is_followed(tmp_path):
     text = "".join(f"(Trainer pid={7 if i < 5 else 8}) {report(i)}\n" for i in range(12))
     run = read(write(tmp_path / "log", text))
     assert [values["reward"] * 8 for _, values in run.rows] == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
@@ -222,7 +222,7 @@ def test_cells_that_train_are_runs_of_their_own(tmp_path):
     assert [(log.name, len(list(log.rows()))) for log in logs] == [("cell 2", 2), ("cell 3", 3)]
 
 
-def test_a_notebook_that_is_cut_is_told(tmp_path):
+def test_a_truncated_notebook_is_reported(tmp_path):
     with pytest.raises(UnreadableLogError, match="is it complete"):
         read(write(tmp_path / "n.ipynb", notebook()[:-5]))
 
@@ -249,7 +249,7 @@ def test_semicolons_and_decimal_commas(tmp_path):
     assert run.rows == [(1, {"reward": 0.5, "kl": 1.5e-3}), (2, {"reward": 0.75, "kl": 2.0})]
 
 
-def test_a_table_without_a_header_is_told_and_can_be_named(tmp_path):
+def test_a_table_without_a_header_is_reported_and_can_be_mapped(tmp_path):
     path = write(tmp_path / "m.csv", "1,0.5,0.1\n2,0.75,0.2\n")
     with pytest.raises(NotALogError, match=r"no header: name its columns .*--map reward=2"):
         read(path)
@@ -329,7 +329,7 @@ def test_the_readable_part_of_a_trainer_state_that_is_cut(tmp_path):
         assert any("cut off" in line for line in run.warnings)
 
 
-def test_a_line_beyond_the_limit_is_left_out_and_told(tmp_path, monkeypatch):
+def test_a_line_beyond_the_limit_is_skipped_and_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "MAX_LINE_CHARS", 1000)
     good = '{"step": 1, "kl": 0.5, "reward": 1}\n'
     run = read(write(tmp_path / "m.jsonl", good + "x" * 5000 + "\n" + good.replace("1,", "2,", 1)))
@@ -340,7 +340,7 @@ def test_a_line_beyond_the_limit_is_left_out_and_told(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------- many keys
 
 
-def test_50_000_columns_are_cut_to_the_limit_and_told(tmp_path):
+def test_50_000_columns_are_cut_to_the_limit_and_reported(tmp_path):
     names = ["reward", "kl", *(f"layer_{i}" for i in range(50_000)), "step"]
     text = ",".join(names) + "\n" + (",".join(["0.5"] * 50_002 + ["7"]) + "\n")
     run = read(write(tmp_path / "m.csv", text))
@@ -349,7 +349,7 @@ def test_50_000_columns_are_cut_to_the_limit_and_told(tmp_path):
     assert any("50,003 columns" in line for line in run.warnings)
 
 
-def test_120_000_keys_over_a_run_are_cut_to_the_limit_and_told(tmp_path):
+def test_120_000_keys_over_a_run_are_cut_to_the_limit_and_reported(tmp_path):
     text = "".join(
         json.dumps({"step": i, "kl": 0.5, "reward": 1} | {f"k{i}/{j}": j for j in range(3000)})
         + "\n"
@@ -358,8 +358,8 @@ def test_120_000_keys_over_a_run_are_cut_to_the_limit_and_told(tmp_path):
     run = read(write(tmp_path / "m.jsonl", text))
     assert len({key for _, values in run.rows for key in values}) == MAX_KEYS
     assert all(values["kl"] == 0.5 for _, values in run.rows)
-    told = next(line for line in run.warnings if "beyond 5,000 keys" in line)
-    assert "(115,001 more such)" in told
+    reported = next(line for line in run.warnings if "beyond 5,000 keys" in line)
+    assert "(115,001 more such)" in reported
 
 
 # --------------------------------------------------------------------------------------- --map
@@ -381,7 +381,7 @@ def test_a_map_that_says_nothing_is_wrong_use(word):
 @pytest.mark.parametrize(
     "text", ["# Read me\n\nA, b and c.\n", '{\n "a": 1\n}\n', "x = 1\n", "[2026-01-01] started\n"]
 )
-def test_what_is_no_log_is_told_apart_from_a_log_that_is_broken(tmp_path, text):
+def test_a_file_that_is_no_log_differs_from_a_broken_log(tmp_path, text):
     with pytest.raises(NotALogError):
         read(write(tmp_path / "file.txt", text))
     with pytest.raises(UnreadableLogError):

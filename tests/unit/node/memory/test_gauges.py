@@ -4,7 +4,7 @@ from dfx_agent.node.memory import device_rows, held_rows
 from dfx_agent.snapshot import DeviceMemory, HeldMemory
 
 
-def test_fields_and_stage_peaks_are_told_apart():
+def test_fields_and_stage_peaks_differ():
     rows = device_rows(
         {
             "memory/allocated_bytes@cuda:0": 3.0,

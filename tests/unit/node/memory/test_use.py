@@ -61,10 +61,10 @@ def test_arenas_of_a_real_process_and_of_none():
     assert glibc_arena_bytes(2**22 + 1) is None
 
 
-def test_pages_that_were_given_back_are_not_kept():
-    kept = heap_of(GIB, 0.0, 3 * GIB, 100.0, resident=1.5 * GIB)
-    assert kept.retained_bytes == 0.5 * GIB
-    assert kept.trimmable_bytes == pytest.approx(0.5 * GIB, rel=0.01)
+def test_pages_that_were_returned_are_not_counted():
+    stored = heap_of(GIB, 0.0, 3 * GIB, 100.0, resident=1.5 * GIB)
+    assert stored.retained_bytes == 0.5 * GIB
+    assert stored.trimmable_bytes == pytest.approx(0.5 * GIB, rel=0.01)
     trimmed = heap_of(GIB, 0.0, 3 * GIB, 100.0, resident=GIB - MIB)
     assert (trimmed.retained_bytes, trimmed.trimmable_bytes) == (0.0, 0.0)
     assert heap_of(GIB, MIB, 3 * GIB, 1.0, None).retained_bytes is None
@@ -72,8 +72,8 @@ def test_pages_that_were_given_back_are_not_kept():
 
 def test_pieces_of_less_than_a_page_cannot_be_given_back():
     """Measured: of 500 MiB in pieces of 1,000 bytes malloc_trim gave back 8."""
-    kept = heap_of(GIB, 0.0, 500 * MIB, 500_000.0, resident=2 * GIB)
-    assert (kept.retained_bytes, kept.trimmable_bytes) == (500 * MIB, 0.0)
+    stored = heap_of(GIB, 0.0, 500 * MIB, 500_000.0, resident=2 * GIB)
+    assert (stored.retained_bytes, stored.trimmable_bytes) == (500 * MIB, 0.0)
 
 
 def test_mappings_are_read_seldom_and_only_where_much_is_free(monkeypatch):

@@ -64,11 +64,11 @@ def test_two_thousand_ranks_need_few_descriptors(tmp_path):
         for _ in range(2):
             agent.stdin.write("look\n")
             agent.stdin.flush()
-            told = json.loads(agent.stdout.readline())
-            assert told["problems"] == told["faults"] == []
-            assert told["steps"] == [1] * NUM_RANKS
-            assert told["states"] == ["live"]
-            assert told["num_descriptors"] < LIMIT - 64
+            reported = json.loads(agent.stdout.readline())
+            assert reported["problems"] == reported["faults"] == []
+            assert reported["steps"] == [1] * NUM_RANKS
+            assert reported["states"] == ["live"]
+            assert reported["num_descriptors"] < LIMIT - 64
     finally:
         agent.communicate()
 
@@ -80,16 +80,16 @@ def segment(tmp_path):
     segment.close()
 
 
-def test_what_is_not_kept_is_read_all_the_same(segment):
+def test_records_that_are_not_stored_are_still_read(segment):
     before = len(os.listdir("/proc/self/fd"))
     follower = Follower(segment.path, allowance=Allowance(1))
-    kept = Follower(segment.path)
+    stored = Follower(segment.path)
     step(segment, 7)
-    assert bytes(follower.poll().packed) == bytes(kept.poll().packed) != b""
+    assert bytes(follower.poll().packed) == bytes(stored.poll().packed) != b""
     assert follower.name(1) == "forward"
     assert follower.is_quiet()
     assert follower.liveness() == "live"
-    kept.finish()
+    stored.finish()
     # that this process lives is asked by a look at each, without one for `follower`
     assert len(os.listdir("/proc/self/fd")) == before
     segment.finish()

@@ -92,7 +92,7 @@ def node(dfx_dir: Path) -> Iterator[Node]:
 
 def milliseconds(row: CollectiveTime) -> tuple[float, float, float]:
     times = row.peers_seconds, row.transfer_seconds, row.unmatched_seconds
-    return tuple(round(each * 1e3, 6) for each in times)
+    return tuple(round(item * 1e3, 6) for item in times)
 
 
 def test_the_rank_that_is_in_it_shortest_came_last(node):
@@ -122,10 +122,10 @@ def test_the_hosts_time_has_rows_of_its_own_and_none_is_added_to_the_other(node)
         guest.block(5, blocked)
         guest.tell(5, stood)
     for row, device in zip(node.rows(), ((30, 20, 0), (0, 20, 0)), strict=True):
-        of = {each.method: each for each in row.collectives}
-        assert set(of) == {"arrival", "device"}
-        assert of["arrival"].num_collectives == of["device"].num_collectives == 1
-        assert milliseconds(of["device"]) == device
+        entry = {item.method: item for item in row.collectives}
+        assert set(entry) == {"arrival", "device"}
+        assert entry["arrival"].num_collectives == entry["device"].num_collectives == 1
+        assert milliseconds(entry["device"]) == device
         waited = sum(row.totals.wait_seconds["collective"].values())
         assert waited <= 0.03, "the device's time is no wait of the host"
 
@@ -162,7 +162,7 @@ def test_one_rank_alone_is_unmatched_when_it_ends(node):
 @pytest.mark.parametrize(
     "names", [("broadcast@0", "broadcast@0"), ("all_reduce@0", "all_gather@0")]
 )
-def test_what_duration_cannot_tell_apart_is_unmatched(node, names):
+def test_entries_of_equal_duration_are_unmatched(node, names):
     """The root of a broadcast leaves before the last has come; other operations do not belong."""
     for guest, name, duration in zip(node.guests, names, (50, 20), strict=True):
         guest.tell(5, duration, name=name)
@@ -197,7 +197,7 @@ def test_a_record_that_makes_no_sense_is_counted_and_passed_over(node, seconds, 
     assert [row.num_late_records for row in rows] == [1, 1]
 
 
-def test_an_agent_that_does_not_know_a_kind_counts_it_and_goes_on(dfx_dir):
+def test_an_unknown_kind_is_counted_and_skipped(dfx_dir):
     """So does one of before DEVICE_TIME with a guest of today."""
     guest = Guest(dfx_dir, 0)
     process = Process(Follower(guest.segment.path))

@@ -44,14 +44,14 @@ def records(*of_ranks: list[dict]) -> dict[str, FlightRecord]:
 # one file
 
 
-def test_entries_are_told_as_people_name_them():
+def test_entries_have_the_names_that_people_use():
     many = [3, "allreduce_coalesced", [[2, 4], [8]], 30, 900, ["BFloat16", "BFloat16"], 5]
     record = parse(text(1, group([*many, "completed", False, False], row(2, "barrier"))))
     (held,) = record.groups.values()
-    newest, barrier = held.entries
+    last, barrier = held.entries
     assert (record.time_ns, record.rank, held.members) == (7000, 1, (0, 1))
-    assert (newest.operation, newest.is_finished) == ("all_reduce", True)
-    assert newest.tensors == " [2, 4] [8] and 28 more bfloat16"
+    assert (last.operation, last.is_finished) == ("all_reduce", True)
+    assert last.tensors == " [2, 4] [8] and 28 more bfloat16"
     assert barrier.operation == "barrier"
     assert age_text(3) == "3 s"
     assert age_text(840) == "14 min"

@@ -91,7 +91,7 @@ def test_records_of_one_process_cost_no_other_run_anything(dfx_dir, records):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
-def test_a_count_that_is_no_number_is_strange_and_everything_goes_on(dfx_dir, value):
+def test_a_count_that_is_no_number_is_reported_and_skipped(dfx_dir, value):
     healthy, strange = Job(dfx_dir, "healthy"), Job(dfx_dir, "strange")
     agent = Agent(Config(str(dfx_dir)), reap=False)
     for kind, name in ((LEDGER, "b/ids"), (COUNT, "micro_batches"), (TOKENS, "prompt")):
@@ -103,7 +103,7 @@ def test_a_count_that_is_no_number_is_strange_and_everything_goes_on(dfx_dir, va
     assert not row.faults
 
 
-def test_odd_files_are_told_and_cost_nothing(dfx_dir):
+def test_odd_files_are_reported_and_cost_nothing(dfx_dir):
     folder = Path(dfx_dir)
     healthy = Job(dfx_dir, "healthy")
     os.mkfifo(folder / "fifo.seg")
@@ -121,7 +121,7 @@ def test_odd_files_are_told_and_cost_nothing(dfx_dir):
     agent.stop()
 
 
-def test_a_file_that_breaks_the_opening_itself_is_told(dfx_dir, monkeypatch):
+def test_a_file_that_cannot_be_opened_is_reported(dfx_dir, monkeypatch):
     healthy, _ = Job(dfx_dir, "healthy"), Job(dfx_dir, "strange")
     opened = Follower.__init__
 

@@ -68,7 +68,7 @@ def entries(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @needs_root
-def test_roots_agent_keeps_nothing_in_a_folder_of_somebody_else(theirs, own):
+def test_an_agent_of_root_stores_nothing_in_a_foreign_folder(theirs, own):
     trained(theirs)
     before = entries(theirs)
     agent = Agent(Config(str(theirs)))
@@ -77,8 +77,8 @@ def test_roots_agent_keeps_nothing_in_a_folder_of_somebody_else(theirs, own):
     after = entries(theirs)
     assert after.pop(lock.LOCK_NAME)
     assert after == before
-    (kept,) = own.glob("observed/*/signals/*.json")
-    assert kept.stat().st_uid == 0
+    (stored,) = own.glob("observed/*/signals/*.json")
+    assert stored.stat().st_uid == 0
     again = Agent(Config(str(theirs)))
     assert run_row(again).signals.row == 18  # it goes on where the first one was
     again.stop()
@@ -111,8 +111,8 @@ def test_what_a_stranger_plants_is_neither_written_to_nor_waited_for(theirs, nam
     agent.stop()
     now = victim.stat()
     assert (victim.read_text(), now.st_uid, now.st_mode) == ("precious", 0, status.st_mode)
-    is_told = name == "agent.lock" and kind != "hardlink"
-    assert any("agent.lock" in text and "remove it" in text for text in problems) == is_told
+    is_reported = name == "agent.lock" and kind != "hardlink"
+    assert any("agent.lock" in text and "remove it" in text for text in problems) == is_reported
     if victim.parent == theirs.parent:
         victim.unlink()
 
@@ -130,13 +130,13 @@ from dfx_agent.shim.attached import is_agent_present
 os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})
 print(is_agent_present(sys.argv[1]), lock.holder_of(sys.argv[1])[0].url)
 """
-    told = [sys.executable, "-c", looks, str(theirs)]
-    said = subprocess.run(told, capture_output=True, text=True, check=True).stdout.split()
-    assert said == ["True", "http://127.0.0.1:1"]
+    reported = [sys.executable, "-c", looks, str(theirs)]
+    result = subprocess.run(reported, capture_output=True, text=True, check=True).stdout.split()
+    assert result == ["True", "http://127.0.0.1:1"]
     assert Folder(str(theirs)).other_agent_pid == os.getpid()
     folder.close()
-    said = subprocess.run(told, capture_output=True, text=True, check=True).stdout.split()
-    assert said[0] == "False"
+    result = subprocess.run(reported, capture_output=True, text=True, check=True).stdout.split()
+    assert result[0] == "False"
     second = Folder(str(theirs))
     assert second.reaps
     second.close()
@@ -199,7 +199,7 @@ def test_a_pipe_in_place_of_what_the_guest_writes_is_not_waited_for(dfx_dir):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "folder"])
-def test_a_strange_thing_in_place_of_baselines_is_told(dfx_dir, kind, tmp_path):
+def test_a_damaged_store_of_baselines_is_reported(dfx_dir, kind, tmp_path):
     folder = dfx_dir / health_files.FOLDER
     folder.mkdir(mode=0o700)
     planted = folder / health_files._name("r")
@@ -270,7 +270,7 @@ def test_what_the_path_leads_to_later_changes_nothing(tmp_path):
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_a_folder_that_was_removed_and_made_anew_is_followed(dfx_dir):
+def test_a_folder_that_was_recreated_is_followed(dfx_dir):
     agent = Agent(Config(str(dfx_dir)))
     agent.poll()
     subprocess.run(["rm", "-rf", str(dfx_dir)], check=True)

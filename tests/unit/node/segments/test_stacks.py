@@ -144,7 +144,7 @@ def test_ranks_at_one_place_are_one_group_and_the_largest_comes_first():
         (process("evaluate", *["f"] * 20), False),
     ],
 )
-def test_long_work_is_told_by_function_and_file(stacks, is_long):
+def test_long_work_is_recognised_by_function_and_file(stacks, is_long):
     assert stacks.is_long_function() is is_long
 
 
@@ -162,7 +162,7 @@ def test_long_work_is_told_by_function_and_file(stacks, is_long):
         (process("wait", file="/usr/lib/python3.11/threading.py"), ""),
     ],
 )  # fmt: skip
-def test_what_a_thread_waits_for_is_told_by_its_innermost_file(stacks, awaited):
+def test_a_wait_is_recognised_by_the_innermost_file(stacks, awaited):
     assert own_wait_of(stacks) == awaited
     under = replace(stacks.main, frames=(*stacks.main.frames, Frame("train.py", 9, "burn")))
     assert not own_wait_of(replace(stacks, threads=(under,)))

@@ -108,11 +108,11 @@ def oracle(trace: Trace, begin: int, end: int) -> Oracle:
             for name in stages:
                 result.stages[name] += length
         elif leaves:
-            newest = max(leaves, key=lambda s: s.span)
-            above = is_open.get(newest.parent)
+            last = max(leaves, key=lambda s: s.span)
+            above = is_open.get(last.parent)
             while above is not None and above.kind != STAGE:
                 above = is_open.get(above.parent)
-            result.waits[newest.name, above.name if above else ""] += length
+            result.waits[last.name, above.name if above else ""] += length
         else:
             result.idle += length
     return result
@@ -379,7 +379,7 @@ def test_a_late_parent_is_no_leaf_while_its_child_is_open():
     assert wall(totals) == 200
 
 
-def test_the_newest_of_concurrent_waits_has_the_time():
+def test_the_last_of_concurrent_waits_has_the_time():
     account = TimeAccount(0)
     add(account, 1, 0, WAIT, "queue", 0, 100)
     add(account, 2, 0, WAIT, "barrier", 40, 60)

@@ -6,7 +6,7 @@ from dfx_agent.node.time.pieces import Pieces
 from dfx_agent.node.time.sweep import Owners, Stretches
 
 
-def test_neighbours_that_look_alike_are_one_piece_and_the_rest_is_counted() -> None:
+def test_similar_neighbours_are_merged_and_the_rest_is_counted() -> None:
     owners, pieces = Owners(), Pieces()
     rollout, queue = owners["rollout"], owners["rollout"].waits["queue"]
     pieces.extend(Stretches([rollout, rollout, queue], [10, 20, 30]))

@@ -11,7 +11,7 @@ def row(span: int, parent: int, kind: int = STAGE, name: str = "rollout"):
     return 10 * span, span, 10 * span + 5, parent, kind, name
 
 
-def test_the_innermost_stage_is_told_through_what_lies_between():
+def test_the_innermost_stage_is_found_through_other_spans():
     book = SpanBook()
     book.note({1: row(1, 0), 2: row(2, 1, WAIT, "queue")}, {3: row(3, 2, WAIT, "barrier")})
     assert [book.stage_of(span) for span in (0, 1, 2, 3)] == ["", "rollout", "rollout", "rollout"]
@@ -25,7 +25,7 @@ def test_a_stage_that_is_open_counts_and_one_that_is_not_known_does_not():
     assert (book.stage_of(5), book.stage_of(6)) == ("update", "")
 
 
-def test_old_spans_are_let_go_after_two_turns():
+def test_old_spans_are_released_after_two_polls():
     book = SpanBook()
     book.note({1: row(1, 0)}, {})
     for first in (1000, 2000):

@@ -19,7 +19,7 @@ def test_of_another_thread_or_an_old_guest_it_is_unknown():
     assert [counts.pop(step)[2] for step in (1, 2, 3, 4)] == [None, 0.5, None, None]
 
 
-def test_tokens_of_forward_passes_stand_alone_where_nobody_tells_any():
+def test_tokens_of_forward_passes_are_used_if_no_others_are_reported():
     counts = StepCounts()
     counts.add_tokens(1, "forward", 64.0)
     counts.add_tokens(1, "forward", 64.0)

@@ -12,7 +12,7 @@ def row(begin: float, end: float, parent: int = 0) -> tuple[int, int, int, int, 
     return int(begin * SECOND), 7, int(end * SECOND), parent, STAGE, "update"
 
 
-def test_flops_are_kept_by_way_type_and_stage_and_stages_by_their_outermost_time():
+def test_flops_are_stored_by_direction_type_and_stage():
     account = WorkAccount()
     account.add("flops/forward/bfloat16/update", 6.0, 1)
     account.add("flops/forward/bfloat16/update", 1.0, 1)
@@ -35,7 +35,7 @@ def test_flops_are_kept_by_way_type_and_stage_and_stages_by_their_outermost_time
     assert closed.stage_seconds == {"update": 2.0}, "the part of the late one that lies in it"
 
 
-def test_steps_without_flops_have_none_and_stages_are_not_kept_before_any():
+def test_steps_without_flops_have_none_and_no_stages():
     account = WorkAccount()
     account.note_stages({"update": [row(0, 1)]})
     assert account.pop(1, 0, SECOND) is None
@@ -56,7 +56,7 @@ def test_a_job_that_names_stages_without_end_fills_nothing():
     assert (len(account._flops), len(account._spans)) == (16, 64)
 
 
-def test_what_passes_took_in_is_kept_by_stage_where_no_flops_are_counted():
+def test_inputs_of_passes_are_stored_by_stage_without_flops():
     account = WorkAccount()
     for name, amount in (("tokens", 100.0), ("pairs", 5000.0), ("tokens", 1.0), ("others", 7.0)):
         account.add(f"passes/{name}/actor_update", amount, 1)

@@ -298,7 +298,7 @@ maker.generate_samples(None)
     assert seen.num_errors == 0
 
 
-def test_an_output_that_goes_on_later_is_not_truncated(tmp_path, dfx_dir):
+def test_an_output_that_continues_later_is_not_truncated(tmp_path, dfx_dir):
     job = f"""{PARTIAL}
 dfx.set_step(1)
 maker.generate_samples([9, 2])
@@ -318,14 +318,14 @@ maker.noregen_buffer["output"].append(maker.noregen_buffer["output"][0])
 maker.generate_samples([2])
 """
     seen = LIGHTRFT.on_copy(job, tmp_path)
-    told = of_the_partial_rollout(seen, 5)
-    assert told["regen/samples"] == [0.0]
-    assert told["noregen/samples"] == [2.0]
-    assert not any("age" in name for name in told)
+    reported = of_the_partial_rollout(seen, 5)
+    assert reported["regen/samples"] == [0.0]
+    assert reported["noregen/samples"] == [2.0]
+    assert not any("age" in name for name in reported)
     assert seen.num_errors == 0
 
 
-def test_what_a_partial_rollout_tells_has_a_series(tmp_path, dfx_dir):
+def test_values_of_a_partial_rollout_have_series(tmp_path, dfx_dir):
     seen = LIGHTRFT.on_copy(
         f"{PARTIAL}\ndfx.set_step(1)\nmaker.generate_samples([9, 2, 9, 2])", tmp_path
     )

@@ -161,9 +161,7 @@ critic.training_step({{"input_ids": empty, "response_mask": empty, "rewards": em
     assert seen.num_errors == 0
 
 
-def test_an_embodied_actor_is_told_its_step_and_its_rows_are_steps_of_environments(
-    tmp_path, dfx_dir
-):
+def test_an_embodied_actor_has_its_step_and_counts_environment_steps(tmp_path, dfx_dir):
     job = """
 import torch
 from rlinf.workers.actor.fsdp_actor_worker import EmbodiedFSDPActor

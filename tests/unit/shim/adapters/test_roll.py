@@ -253,7 +253,7 @@ worker.train_step(DataProto(None, remote=Elsewhere()))
     assert seen.num_errors == 0
 
 
-def test_what_is_held_is_told_where_states_come_and_go(tmp_path, dfx_dir):
+def test_held_memory_is_reported_where_states_are_moved(tmp_path, dfx_dir):
     job = """
 from roll.pipeline.base_worker import ActorWorker
 class Strategy:

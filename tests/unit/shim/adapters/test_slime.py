@@ -79,7 +79,7 @@ SLIME = Shapes(
 
 
 @SLIME.each_place
-def test_each_axis_keeps_its_step(where, tmp_path, dfx_dir):
+def test_each_axis_has_its_step(where, tmp_path, dfx_dir):
     job = """
 from types import SimpleNamespace as NS
 from slime.observability import logging_utils

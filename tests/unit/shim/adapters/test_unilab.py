@@ -169,7 +169,7 @@ def test_the_four_waits_stay_four_and_logging_is_in_none_of_them(package, tmp_pa
 
 
 @EVERY
-def test_work_is_told_apart(package, tmp_path, dfx_dir):
+def test_kinds_of_work_differ(package, tmp_path, dfx_dir):
     job = """
     copies = pipeline.RING()
     copies._submit_span_copy(start=0, end=1)  # by a thread beside the learner: no part of it
@@ -209,7 +209,7 @@ assert Env().step(3) == 3
 
 
 @EVERY
-def test_the_collector_s_cycle_is_told_apart(package, tmp_path, dfx_dir):
+def test_the_cycle_of_the_collector_differs(package, tmp_path, dfx_dir):
     seen = package.observe(COLLECT, tmp_path)
     assert seen.names("wait") == ["sync_coordination", "policy"]
     assert seen.names("stage") == ["env_step", "replay", "weight_sync", "env_step"]

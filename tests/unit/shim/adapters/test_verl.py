@@ -125,8 +125,8 @@ for name in data.batch:
 calculate_debug_metrics(data)
 """
     seen = VERL.on_copy(job, tmp_path)
-    told = {name.rpartition("/")[2]: values for (name, _), values in seen.scalars().items()}
-    assert told == {
+    reported = {name.rpartition("/")[2]: values for (name, _), values in seen.scalars().items()}
+    assert reported == {
         "first": [0.0], "middle": [0.0], "last": [pytest.approx((math.e - 2) / 256, rel=1e-5)],
     }  # fmt: skip
     assert {step for _, step in seen.scalars()} == {3}
@@ -164,12 +164,14 @@ assert metrics == {"done": 1}
 """
     seen = VERL.on_copy(job, tmp_path)
     scalars = seen.scalars()
-    told = {name.removeprefix("pipeline/lag/"): value for (name, _), (value,) in scalars.items()}
-    assert {name: share for name, share in told.items() if share} == {
+    reported = {
+        name.removeprefix("pipeline/lag/"): value for (name, _), (value,) in scalars.items()
+    }
+    assert {name: share for name, share in reported.items() if share} == {
         "oldest/share/0": 0.5, "oldest/share/4-7": 0.25, "oldest/share/8+": 0.25,
         "newest/share/0": 0.75, "newest/share/1": 0.25,
     }  # fmt: skip
-    assert len(told) == 12
+    assert len(reported) == 12
     assert {step for _, step in scalars} == {10}
     assert all(load("verl").find(name) for name, _ in scalars)
     assert seen.num_errors == 0
@@ -199,8 +201,8 @@ tell(writer, "actor_update", worker, NS(meta_info={}))
 tell(writer, "actor_update", worker, Strange())
 """
     seen = observe(job, env={"WORLD_SIZE": "4", "RANK": "0"})
-    told = [(r.name, r.value) for r in seen.records if r.kind == "count"]
-    assert told == [
+    reported = [(r.name, r.value) for r in seen.records if r.kind == "count"]
+    assert reported == [
         ("passes/tokens/actor_update", 4.0), ("passes/pairs/actor_update", 17.0),
         ("passes/tokens/old_logprob", 2.0), ("passes/pairs/old_logprob", 8.5),
         ("passes/tokens/ref_logprob", 2.0), ("passes/pairs/ref_logprob", 8.5),

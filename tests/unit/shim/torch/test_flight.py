@@ -83,7 +83,7 @@ def write(folder: Path) -> bool:
     return write_flight(str(folder / "1-a.seg"))
 
 
-def test_the_newest_entries_of_real_torch_are_read_by_the_agent(tmp_path):
+def test_the_last_entries_of_real_torch_are_read_by_the_agent(tmp_path):
     c10d = pytest.importorskip(
         "torch._C._distributed_c10d", reason="torch is not installed: pip install -e '.[demo]'"
     )
@@ -96,8 +96,8 @@ def test_the_newest_entries_of_real_torch_are_read_by_the_agent(tmp_path):
     )  # fmt: skip
     assert ran.stdout == "True\n"
     groups = {key.name: group for key, group in written(tmp_path).groups.items()}
-    newest = groups["0"].entries[0]
-    assert (newest.operation, newest.tensors, newest.sequence) == (
+    last = groups["0"].entries[0]
+    assert (last.operation, last.tensors, last.sequence) == (
         "all_reduce", " [2, 4] float32", 40,
     )  # fmt: skip
     assert (len(groups["0"].entries), groups["0"].members) == (16, (0,))
@@ -107,7 +107,7 @@ def test_the_newest_entries_of_real_torch_are_read_by_the_agent(tmp_path):
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".flight", ".stacks"]
 
 
-def test_of_each_group_the_newest_and_the_oldest_that_is_unfinished(torch, tmp_path):
+def test_the_last_and_the_oldest_unfinished_of_each_group(torch, tmp_path):
     torch.entries = [entry(n, retired=n not in {5, 6, 40}) for n in range(1, 41)]
     assert write(tmp_path)
     ((key, group),) = written(tmp_path).groups.items()
@@ -144,7 +144,7 @@ def test_a_thousand_groups_make_a_small_file(torch, tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["none", "empty", "raises", "uninitialised", "capture", "odd"])
-def test_where_there_is_nothing_to_tell_there_is_no_file(torch, tmp_path, monkeypatch, broken):
+def test_without_entries_there_is_no_file(torch, tmp_path, monkeypatch, broken):
     torch.entries = [] if broken == "empty" else [{} if broken == "odd" else entry(1)]
     torch.is_initialized = broken != "uninitialised"
     if broken == "none":
@@ -172,9 +172,9 @@ def hccl(torch, monkeypatch, entries: list[dict[str, Any]]) -> None:
 
     Operations have no names in it, and an entry has a description of its group of its own.
     """
-    told = {"version": "2.4", "pg_config": {}, "pg_status": {}, "entries": entries}
+    reported = {"version": "2.4", "pg_config": {}, "pg_status": {}, "entries": entries}
 
-    c10d = types.SimpleNamespace(_dump_hccl_trace_json=lambda: json.dumps(told).encode())
+    c10d = types.SimpleNamespace(_dump_hccl_trace_json=lambda: json.dumps(reported).encode())
     extension = types.SimpleNamespace(_distributed_c10d=c10d)
     monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(_C=extension))
 
@@ -187,15 +187,15 @@ def hccl_entry(sequence: int, state: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_torch_npu_s_recorder_is_read_beside_torch_s(torch, tmp_path, monkeypatch):
+def test_the_recorder_of_torch_npu_is_read_next_to_that_of_torch(torch, tmp_path, monkeypatch):
     hccl(torch, monkeypatch, [hccl_entry(1, "completed"), hccl_entry(2, "scheduled")])
     torch.entries = [entry(1)]
     assert write(tmp_path)
     groups = {key.backend: group for key, group in written(tmp_path).groups.items()}
     assert set(groups) == {"gloo", "hccl"}
-    newest, before = groups["hccl"].entries
-    assert (newest.operation, newest.tensors, newest.sequence) == ("collective", " [8] float32", 2)
-    assert (newest.is_finished, before.is_finished) == (False, True)
+    last, before = groups["hccl"].entries
+    assert (last.operation, last.tensors, last.sequence) == ("collective", " [8] float32", 2)
+    assert (last.is_finished, before.is_finished) == (False, True)
     assert groups["hccl"].members == (2, 3)
 
 
@@ -214,7 +214,7 @@ def test_ranks_that_hang_in_hccl_are_found_by_its_recorder(torch, tmp_path, monk
 
 
 @pytest.mark.parametrize("broken", ["older", "off", "captures"])
-def test_a_torch_npu_that_records_nothing_tells_nothing(torch, tmp_path, monkeypatch, broken):
+def test_a_torch_npu_that_records_nothing_reports_nothing(torch, tmp_path, monkeypatch, broken):
     hccl(torch, monkeypatch, [] if broken == "off" else [hccl_entry(1, "scheduled")])
     if broken == "older":
         del sys.modules["torch_npu"]._C._distributed_c10d._dump_hccl_trace_json

@@ -30,29 +30,29 @@ def next_backward() -> None:
 
 
 def test_they_do_nothing_and_go_with_the_next_backward(optimizer) -> None:
-    told: list[str] = []
-    TorchHooks().withdraw(lambda: told.append("gone"))
-    assert (optimizer.state, optimizer._undo != [], told) == ("off", True, [])
+    reported: list[str] = []
+    TorchHooks().withdraw(lambda: reported.append("gone"))
+    assert (optimizer.state, optimizer._undo != [], reported) == ("off", True, [])
     next_backward()
-    assert (optimizer._undo, step_hooks.BACKWARD._undo, told) == ([], [], ["gone"])
+    assert (optimizer._undo, step_hooks.BACKWARD._undo, reported) == ([], [], ["gone"])
 
 
-def test_they_go_on_where_the_guest_stays_after_all(optimizer) -> None:
-    hooks, told = TorchHooks(), []
-    hooks.withdraw(lambda: told.append("gone"))
+def test_they_continue_if_the_guest_stays(optimizer) -> None:
+    hooks, reported = TorchHooks(), []
+    hooks.withdraw(lambda: reported.append("gone"))
     hooks._cancel_removal()
     assert (optimizer.state, optimizer.is_active) == ("active", True)
     next_backward()
-    assert (optimizer.is_active, told) == (True, [])
+    assert (optimizer.is_active, reported) == (True, [])
 
 
 def test_a_visit_that_failed_meanwhile_does_not_forget_what_they_were(optimizer) -> None:
-    hooks, told = TorchHooks(), []
-    hooks.withdraw(lambda: told.append("first"))
-    hooks.withdraw(lambda: told.append("second"))
+    hooks, reported = TorchHooks(), []
+    hooks.withdraw(lambda: reported.append("first"))
+    hooks.withdraw(lambda: reported.append("second"))
     hooks._cancel_removal()
     assert optimizer.is_active
-    hooks.withdraw(lambda: told.append("third"))
+    hooks.withdraw(lambda: reported.append("third"))
     next_backward()
-    assert told == ["third"]
+    assert reported == ["third"]
     assert hooks._removals == []

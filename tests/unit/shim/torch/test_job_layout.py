@@ -61,7 +61,7 @@ def read(writer: Recorder) -> tuple[ReportedLayout, int]:
     return layout, len(texts)
 
 
-def test_groups_and_peers_are_told_once_and_again_when_they_changed(torch, writer):
+def test_groups_and_peers_are_written_once_and_after_a_change(torch, writer):
     reporter, made = LayoutReporter(), group(torch, "7", [4, 6])
     known = collectives._groups[id(made)]
     for _ in range(3):

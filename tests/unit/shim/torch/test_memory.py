@@ -101,10 +101,10 @@ print({name: value for name, value in gauges.items() if "stage" not in name})
 
 def test_torch_npu_is_asked_through_the_same_accessor():
     pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[demo]'")
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", NPU], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert ast.literal_eval(told.stdout) == {
+    assert ast.literal_eval(reported.stdout) == {
         "memory/allocated_bytes@npu:6": 3.0,
         "memory/reserved_bytes@npu:6": 4.0,
         "memory/limit_bytes@npu:6": 64.0,
@@ -166,15 +166,15 @@ def test_the_allocator_s_own_peak_is_exact_where_it_changed_within_a_stage(cuda,
 
 
 def test_each_stage_has_what_was_held_in_it_and_the_retries_seen_in_it(cuda, sampled):
-    told = sampled("rollout")
-    assert told["memory/stage/allocated_bytes/rollout@cuda:1"] == 3 * GIB
-    assert told["memory/stage/reserved_bytes/rollout@cuda:1"] == 4 * GIB
-    assert not any("stage/num" in key for key in told), "older than we are: of no stage"
+    reported = sampled("rollout")
+    assert reported["memory/stage/allocated_bytes/rollout@cuda:1"] == 3 * GIB
+    assert reported["memory/stage/reserved_bytes/rollout@cuda:1"] == 4 * GIB
+    assert not any("stage/num" in key for key in reported), "older than we are: of no stage"
     cuda.num_retries, cuda.num_ooms, cuda.reserved = 5, 2, 6 * GIB
-    told = sampled("backward")
-    assert told["memory/stage/num_alloc_retries/backward@cuda:1"] == 3
-    assert told["memory/stage/num_ooms/backward@cuda:1"] == 1
-    assert told["memory/stage/reserved_bytes/backward@cuda:1"] == 6 * GIB
+    reported = sampled("backward")
+    assert reported["memory/stage/num_alloc_retries/backward@cuda:1"] == 3
+    assert reported["memory/stage/num_ooms/backward@cuda:1"] == 1
+    assert reported["memory/stage/reserved_bytes/backward@cuda:1"] == 6 * GIB
     assert not any("memory/stage/" in key for key in sampled("backward")), "as before"
 
 

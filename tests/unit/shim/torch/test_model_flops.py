@@ -213,14 +213,14 @@ def test_the_structure_says_what_torch_counts(name: str) -> None:
     model = MODELS[name]()
     ids = torch.randint(0, VOCABULARY, (ROWS, LENGTH))
     forward, backward = by_torch(model, ids)
-    told = model_flops.read(model)
+    reported = model_flops.read(model)
     tokens, pairs = ROWS * LENGTH, ROWS * LENGTH * LENGTH
-    assert told.reason == ""
-    assert told.num_attentions == 2
-    assert told.forward_of_token * tokens + told.forward_of_pair * pairs == pytest.approx(
+    assert reported.reason == ""
+    assert reported.num_attentions == 2
+    assert reported.forward_of_token * tokens + reported.forward_of_pair * pairs == pytest.approx(
         forward, rel=0.02
     )
-    assert told.backward_of_token * tokens + told.backward_of_pair * pairs == pytest.approx(
+    assert reported.backward_of_token * tokens + reported.backward_of_pair * pairs == pytest.approx(
         backward, rel=0.02
     )
 
@@ -229,13 +229,17 @@ def test_the_demo_s_own_model_as_it_trains() -> None:
     model = TinyTransformer(task.VOCABULARY_SIZE, 30)
     ids = torch.randint(0, task.VOCABULARY_SIZE, (16, 30))
     forward, backward = by_torch(model, ids)
-    told = model_flops.read(model)
-    ours = told.forward_of_token * 480 + told.forward_of_pair * 480 * 30
+    reported = model_flops.read(model)
+    ours = reported.forward_of_token * 480 + reported.forward_of_pair * 480 * 30
     assert ours == pytest.approx(forward, rel=0.02)
-    assert told.backward_of_token * 480 + told.backward_of_pair * 480 * 30 == pytest.approx(
+    assert reported.backward_of_token * 480 + reported.backward_of_pair * 480 * 30 == pytest.approx(
         backward, rel=0.02
     )
-    assert told.num_parameters == sum(p.numel() for p in model.parameters()) == told.num_trained
+    assert (
+        reported.num_parameters
+        == sum(p.numel() for p in model.parameters())
+        == reported.num_trained
+    )
 
 
 def test_torch_s_own_attention_and_grouped_names() -> None:
@@ -252,9 +256,9 @@ def test_torch_s_own_attention_and_grouped_names() -> None:
     model = Encoder()
     rows = torch.randn(ROWS, LENGTH, WIDTH)
     forward, _ = by_torch(model, rows)
-    told = model_flops.read(model)
+    reported = model_flops.read(model)
     tokens = ROWS * LENGTH
-    ours = told.forward_of_token * tokens + told.forward_of_pair * tokens * LENGTH
+    ours = reported.forward_of_token * tokens + reported.forward_of_pair * tokens * LENGTH
     assert ours == pytest.approx(forward, rel=0.02)
 
 
@@ -262,9 +266,9 @@ def test_experts_whose_number_for_a_token_nobody_says_are_unknown() -> None:
     model = Model(feed_forward=Experts)
     for layer in model.layers:
         del layer.mlp.top_k
-    told = model_flops.read(model)
-    assert told.reason == "how many experts a token goes to is not known"
-    assert (told.forward_of_token, told.num_parameters > 0) == (0.0, True)
+    reported = model_flops.read(model)
+    assert reported.reason == "how many experts a token goes to is not known"
+    assert (reported.forward_of_token, reported.num_parameters > 0) == (0.0, True)
     model.config = type("Config", (), {"num_experts_per_tok": 2})  # type: ignore[assignment]
     for layer in model.layers:
         layer.mlp.config = model.config
@@ -273,8 +277,8 @@ def test_experts_whose_number_for_a_token_nobody_says_are_unknown() -> None:
 
 def test_what_is_no_model_says_so_and_what_is_not_counted_is_named() -> None:
     assert model_flops.read(nn.LayerNorm(8)).reason == "it has no matrix of a known kind"
-    told = model_flops.read(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(4, 4)))
-    assert told.uncounted == ("Conv2d",)
+    reported = model_flops.read(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(4, 4)))
+    assert reported.uncounted == ("Conv2d",)
 
 
 @pytest.mark.parametrize("name", ["vision_config", "audio_config", "is_encoder_decoder"])

@@ -99,8 +99,8 @@ def test_above_the_budget_a_step_is_counted_whole_or_not_at_all(job):
     run(3)
     run(4, is_late=True)
     dfx.set_step(6)
-    told = job.told()
-    counted_steps = [name.partition(": flops/")[::2] for name in told]
+    reported = job.told()
+    counted_steps = [name.partition(": flops/")[::2] for name in reported]
     ways = [(step, name.partition("/")[0]) for step, name in counted_steps]
     assert sorted(ways) == [("2", "backward"), ("2", "forward"), ("4", "forward")]
 
@@ -164,12 +164,12 @@ def test_a_model_that_is_not_trained_is_met_in_the_second_visit_of_its_stage(job
     assert not torch.nn.modules.module._global_forward_pre_hooks
     texts = [job_description.parse_description(text) for text in job.reader.texts(0)]
     models = [
-        job_description.parse_model(each.fields)
-        for each in texts
-        if each and each.kind == job_description.MODEL
+        job_description.parse_model(item.fields)
+        for item in texts
+        if item and item.kind == job_description.MODEL
     ]
     assert [(m.num_attentions, m.num_trained > 0) for m in models if m] == [(2, True), (2, False)]
-    devices = [each.fields for each in texts if each and each.kind == job_description.COMPUTE]
+    devices = [item.fields for item in texts if item and item.kind == job_description.COMPUTE]
     assert {*devices} == {("cpu", "")}
 
 

@@ -89,8 +89,8 @@ assert not SERVING.is_active
 
 
 def run(script: str, dfx_dir: Path, **changes: str) -> None:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("DFX_") and k != "RANK"}
-    environment = {**kept, "PYTHONPATH": str(ROOT), "DFX_DIR": str(dfx_dir), **changes}
+    stored = {k: v for k, v in os.environ.items() if not k.startswith("DFX_") and k != "RANK"}
+    environment = {**stored, "PYTHONPATH": str(ROOT), "DFX_DIR": str(dfx_dir), **changes}
     done = subprocess.run(
         [sys.executable, "-c", HEAD + script],
         env=environment, capture_output=True, text=True, check=False,

@@ -32,7 +32,7 @@ def environment(monkeypatch):
     return monkeypatch
 
 
-def test_what_is_set_late_is_told_until_the_accelerator_has_read_it(environment):
+def test_a_variable_set_late_is_reported_until_the_accelerator_read_it(environment):
     reporter, writer = VisibleDevices(), Writer()
     environment.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     reporter.report(writer, is_used=False)
@@ -54,7 +54,7 @@ def test_a_process_without_devices_says_nothing(environment):
     )
 
 
-def test_each_is_told_once_and_to_a_child_s_segment_too(environment):
+def test_each_is_written_once_and_to_the_segment_of_a_child_too(environment):
     reporter, first, of_child = VisibleDevices(), Writer(), Writer()
     environment.setenv("ASCEND_RT_VISIBLE_DEVICES", "6")
     for _ in range(3):

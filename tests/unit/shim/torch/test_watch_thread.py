@@ -61,7 +61,7 @@ def job(dfx_dir, monkeypatch) -> Iterator[Job]:
     writer.finish()
 
 
-def test_a_job_whose_stages_are_over_by_each_look_goes_on(job):
+def test_a_job_with_short_stages_makes_progress(job):
     """It writes nothing then, and in time once it stands still: seen 300 s late."""
     for second in range(400):
         job.pass_stage()
@@ -73,7 +73,7 @@ def test_a_job_whose_stages_are_over_by_each_look_goes_on(job):
     assert job.flights_at == [409]
 
 
-def test_the_next_place_where_it_stands_still_is_written_anew(job):
+def test_the_next_stuck_place_is_written_again(job):
     for second in range(40):
         job.look(second)
     job.pass_stage()
@@ -83,7 +83,7 @@ def test_the_next_place_where_it_stands_still_is_written_anew(job):
     assert job.flights_at == [10, 50]
 
 
-def test_a_job_without_stages_goes_on_by_its_steps(job):
+def test_a_job_without_stages_makes_progress_by_its_steps(job):
     for second in range(100):
         job.writer.begin_step(second)
         job.look(second)
