@@ -3,10 +3,10 @@
 from dfx_agent.base.text import Sentence
 
 STUCK_NOW = Sentence(
-    "The job is stuck, so its steps are not compared. Before that: {before}",
+    "The job completes no steps now, so none are compared. Before that: {before}",
     {"before": "Rank 1 was last in 18 of 20 steps."},
 )
-STUCK_NO_STEPS = Sentence("The job is stuck, so there are no steps to compare.")
+STUCK_NO_STEPS = Sentence("The job completes no steps now, so there are none to compare.")
 EXPLAINED = Sentence(
     "These ranks wait because of another finding: {cause}",
     {"cause": "Rank 1 has been suspended (state T) for 11 s."},

@@ -33,7 +33,7 @@ def test_a_straggler_of_before_is_no_finding_in_a_job_that_is_stuck():
     slow, hang = reported["straggler", "trainer"], reported["hang", "trainer"]
     assert (slow.state, slow.ranks, slow.lost_seconds) == ("insufficient evidence", (), None)
     assert slow.summary == (
-        "The job is stuck, so its steps are not compared. Before that: "
+        "The job completes no steps now, so none are compared. Before that: "
         "Rank 1 costs 0.05 s of every step."
     )
     assert hang.evidence == ("before that: Rank 1 costs 0.05 s of every step.",)
@@ -60,7 +60,7 @@ def test_advice_about_slow_ranks_is_not_given_to_a_job_that_is_stuck():
     busy = replace(busy, action="Run fewer processes on this machine.")
     pace = {"trainer": Pace(900.0, 87.0, 0.1)}
     straggler = by_kind(reconciled([busy, STUCK_RANK], pace))["straggler", "trainer"]
-    assert straggler.summary == "The job is stuck, so there are no steps to compare."
+    assert straggler.summary == "The job completes no steps now, so there are none to compare."
     assert straggler.action == ""
     # without a finding that explains it, the missing steps are what is known
     (only,) = reconciled([busy], pace)
