@@ -8,7 +8,7 @@ import sys
 import pytest
 
 ASKS = {
-    "engines": "from dfx_agent.node.engines.watch import client; client()",
+    "engines": "from dfx_agent.node.engines.scrape import client; client()",
     "client": "from dfx_agent.commands.ps.agent_client import AskedAgent; AskedAgent('http://localhost:1')._client()",
 }
 
