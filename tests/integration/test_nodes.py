@@ -86,9 +86,9 @@ def test_a_slow_rank_on_the_second_host(scene, run_cli):
     if row["state"] != "found":
         job.order("")
         pytest.skip(f"this machine is busy with others, so that nobody is named: {row['summary']}")
-    assert row["summary"].startswith("Rank 3 on node-b makes the other ranks wait")
+    assert row["summary"].startswith("Rank 3 on node-b makes other ranks wait")
     assert row["stage"] == "forward"
-    assert "Rank 3 on node-b makes the other ranks wait" in diagnosed(job, run_cli)["straggler"]
+    assert "Rank 3 on node-b makes other ranks wait" in diagnosed(job, run_cli)["straggler"]
     job.until(lambda: scene.paged() == ["DfxStraggler"], "its page", LATE_SECONDS)
     job.order("")
 

@@ -115,7 +115,7 @@ def test_a_verdict_without_evidence_opens_its_sentence(open_page):
 
 def test_dead_rank_is_named(open_page, artifacts):
     source = ScriptedSource(16, dead_rank=5, seconds_into_step=40)
-    title = "Rank 5 died in backward in actor_update of step 45"
+    title = "Rank 5 died in backward in actor_update of step 45."
     source.verdicts = (Verdict("crash", "found", "actor", title, ranks=("5",)),)
     with serve(source) as server:
         page = open_page(server.url, (1920, 1080))

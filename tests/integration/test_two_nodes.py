@@ -74,7 +74,7 @@ def test_a_slow_rank_on_the_second_node(tmp_path):
         run_in(nodes)
         one, hub = nodes.until(both_judge_alike, 120)
         if hub["straggler"].state == "found":
-            begin = "Rank 3 on node-b makes the other ranks wait"
+            begin = "Rank 3 on node-b makes other ranks wait"
             assert hub["straggler"].summary.startswith(begin)
             assert hub["straggler"].lost_seconds == pytest.approx(
                 one["straggler"].lost_seconds, rel=0.5

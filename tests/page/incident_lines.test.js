@@ -53,6 +53,9 @@ test("a suspicion has its bar, unless an incident of its kind is shown", () => {
   assert.equal(line.title, headlines[0]);
   assert.equal(line.detail, "At f (train.py:5). It is called a hang after 300 s.");
   assert.deepEqual(line.bar, { seconds: 64, limitSeconds: 300 });
+  const located = { ...hang, summary: "Rank 0 waits for rank 1, which has been at f (train.py:5) for 64 s." };
+  const [placed] = lines.suspicionLines(run({ verdicts: [located], headlines }), 100);
+  assert.equal(placed.detail, "Rank 1 has been at f (train.py:5) for 64 s.");
   const both = run({ verdicts: [hang], incidents: [incident({ kind: "hang" })] });
   assert.deepEqual(lines.suspicionLines(both, 100), []);
   const crash = run({ verdicts: [hang], incidents: [incident({ kind: "crash", severity: "critical" })] });

@@ -197,10 +197,11 @@ export function chatText(run, incident, address) {
   return [`${incident.kind}${who} in run ${run.run}: ${incident.sentence}`, ...evidence, address].join("\n");
 }
 
-/** What a summary says after its headline. */
+/** What a summary says after its headline, as sentences. */
 function restOf(summary, headline) {
   const rest = summary.slice(headline.length - (summary.startsWith(headline) ? 0 : 1));
-  return sentence(rest.replace(/^[\s,;:.]*(which )?/, ""));
+  const [last] = headline.match(/ranks? [\d, and]+(?=\.?$)/) ?? ["it"];
+  return sentence(rest.replace(/^[\s,;:.]*/, "").replace(/^which\b/, last.trim()));
 }
 
 export function sentence(text) {
