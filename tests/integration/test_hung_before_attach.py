@@ -115,6 +115,6 @@ def test_page_and_diagnose_say_the_same(dfx_dir, tmp_path, open_page, run_cli):
         r"insufficient evidence: Waiting for .*?\. (Rank 0 .*? after … s\.)", diagnosed
     )
     assert result is not None, diagnosed
-    title, which, rest = result[1].partition(", which ")
+    title, rest = result[1].split(", which ", maxsplit=1)
     assert rest.startswith("has been at main (stuck_ranks.py:24) for … s")
     assert f"{title}. Rank 1 {rest}" in shown
