@@ -24,6 +24,6 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
 def test_each_subject_says_the_part_and_what_it_does() -> None:
     reported = git("log", "--no-merges", "--format=%s", f"{SINCE}..HEAD")
     if reported.returncode != 0:
-        pytest.skip(f"the history is not here: {reported.stderr.strip()}")
+        pytest.skip(f"the git history cannot be read: {reported.stderr.strip()}")
     wrong = [s for s in reported.stdout.splitlines() if len(s) > LONGEST or not FORM.fullmatch(s)]
     assert wrong == []

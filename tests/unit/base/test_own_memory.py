@@ -32,7 +32,7 @@ assert not thread.is_alive()
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is asked")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_pages_between_pieces_in_use_are_given_back():
     subprocess.run([sys.executable, "-c", JOB], check=True)
 
@@ -75,7 +75,7 @@ ctypes.CDLL("libc.so.6").malloc_stats()
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is asked")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_threads_share_one_heap():
     words = [sys.executable, "-c", THREADS]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
