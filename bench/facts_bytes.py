@@ -27,7 +27,7 @@ MAX_SECONDS = 240.0
 
 
 @dataclass
-class Told:
+class SentFacts:
     """Since the first document, which holds all: bytes, compressed, and what they were for."""
 
     num_steps: int = 0
@@ -50,47 +50,47 @@ def measure(*, quick: bool) -> list[Result]:
         env = {**os.environ, "DFX_DIR": folder, "OMP_NUM_THREADS": "1"}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         with running(command, env=env, **quiet) as process:
-            reported = _followed(process, folder)
-    return _rows(reported, num_ranks)
+            sent = _followed(process, folder)
+    return _rows(sent, num_ranks)
 
 
-def _followed(process: subprocess.Popen[str], folder: str) -> Told:
+def _followed(process: subprocess.Popen[str], folder: str) -> SentFacts:
     """Until it has ended."""
-    agent, reported = Agent(Config(folder), reap=False), Told()
+    agent, sent = Agent(Config(folder), reap=False), SentFacts()
     agent.collect_facts("node-a")
     end = time.monotonic() + MAX_SECONDS
     while process.poll() is None and time.monotonic() < end:
         agent.poll()
-        _tell(agent, reported)
+        _send(agent, sent)
         time.sleep(TELL_SECONDS)
-    return reported
+    return sent
 
 
-def _tell(agent: Agent, told: Told) -> None:
+def _send(agent: Agent, sent: SentFacts) -> None:
     begin = time.thread_time()
     facts = agent.facts()
     documents = [dumped(item) for item in facts]
     seconds = time.thread_time() - begin
-    if not told.num_steps and not any(role.steps for item in facts for role in item.steps):
+    if not sent.num_steps and not any(role.steps for item in facts for role in item.steps):
         return  # it has not begun: there is no step that this would belong to
-    told.num_steps += sum(len(role.steps) for item in facts for role in item.steps)
-    told.plain.append(sum(map(len, documents)))
-    told.packed.append(sum(len(gzip.compress(document)) for document in documents))
-    told.cpu_seconds.append(seconds)
+    sent.num_steps += sum(len(role.steps) for item in facts for role in item.steps)
+    sent.plain.append(sum(map(len, documents)))
+    sent.packed.append(sum(len(gzip.compress(document)) for document in documents))
+    sent.cpu_seconds.append(seconds)
 
 
-def _rows(told: Told, num_ranks: int) -> list[Result]:
-    if not told.num_steps:
+def _rows(sent: SentFacts, num_ranks: int) -> list[Result]:
+    if not sent.num_steps:
         raise RuntimeError("the training made no step")
-    share = told.num_steps * num_ranks
-    note = f"{len(told.packed)} documents, {told.num_steps} steps of {num_ranks} ranks"
+    share = sent.num_steps * num_ranks
+    note = f"{len(sent.packed)} documents, {sent.num_steps} steps of {num_ranks} ranks"
     name = "facts of a rank and step"
     return [
-        of_samples(f"{name}, gzip", [sum(told.packed) / share], "B", bar=Bar(MAX_BYTES), note=note),
-        of_samples(f"{name}, plain", [sum(told.plain) / share], "B", note=note),
+        of_samples(f"{name}, gzip", [sum(sent.packed) / share], "B", bar=Bar(MAX_BYTES), note=note),
+        of_samples(f"{name}, plain", [sum(sent.plain) / share], "B", note=note),
         of_samples(
             f"telling a hub of {num_ranks} ranks, once",
-            [seconds * 1e3 for seconds in told.cpu_seconds],
+            [seconds * 1e3 for seconds in sent.cpu_seconds],
             "ms",
             note="processor time of facts and JSON",
         ),
